@@ -1,0 +1,3 @@
+"""Surgetank keeps an LLM fleet standing when traffic comes in bursts."""
+
+__version__ = "0.1.0"
