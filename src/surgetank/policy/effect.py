@@ -1,0 +1,61 @@
+"""What FlowControl asks its shell to do: imperatives, carried out in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from surgetank.policy.replica import Role
+from surgetank.policy.request import Outcome, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One upstream call: which replica plays which part."""
+
+    role: Role
+    replica: str
+
+
+class Dispatch(NamedTuple):
+    """Send the request now. One leg, or two where prefill and decode are split.
+
+    `max_tokens`: the output bound to write into the body, None to leave it as the client sent it.
+    `queued_for`: seconds waited; `attempt`: 1 for the first; `predicted_wait`: seconds foretold at
+    arrival, None when unknown; `position`: requests ahead of it on arrival.
+    """
+
+    request: Request
+    legs: tuple[Leg, ...]
+    max_tokens: int | None
+    queued_for: float
+    attempt: int = 1
+    predicted_wait: float | None = None
+    position: int = 0
+
+
+class Refuse(NamedTuple):
+    """Answer with the outcome's error.
+
+    `retry_after`: seconds until a retry is likely to be served, None when there is no such time;
+    `should_retry` False tells SDKs not to try again by themselves.
+    """
+
+    request: Request
+    outcome: Outcome
+    reason: str
+    retry_after: float | None = None
+    should_retry: bool = True
+    predicted_wait: float | None = None
+    position: int = 0
+
+
+class Cancel(NamedTuple):
+    """Stop a running request: abort its upstream call, and `finish` it with `outcome` and usage."""
+
+    request: Request
+    outcome: Outcome
+    reason: str
+
+
+Effect = Dispatch | Refuse | Cancel

@@ -1,0 +1,76 @@
+"""What FlowControl is set to, and what it answers when asked.
+
+Rule: settings and answers are frozen values; defaults live here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from surgetank.policy.replica import Role
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """Settings of admission and queueing. Times in seconds, sizes in tokens, requests or bytes."""
+
+    max_in_flight: int = 32  # requests per replica at once; the rest waits
+    when_full: Literal["wait", "refuse"] = "wait"  # refuse: no queue at all, 429 when all are full
+    max_queued: int = 200  # requests waiting in all; one more is refused with 429
+    max_queued_bytes: int = 256 << 20  # bodies waiting in all: 200 of 10 MB would be 2 GB
+    max_queued_bytes_per_tenant: int = 64 << 20  # so that one cannot fill the queue's memory
+    max_running: int | None = None  # requests running in all, over every replica
+    queue_timeout: float = 30.0  # longest wait; below load balancers' usual idle timeout, 60 s
+    request_timeout: float = 60.0  # total, from arrival to the last byte
+    ttft_objective: float = 2.0  # promised time to the first token; orders a tenant's queue
+    default_output_tokens: int = 256  # expected output where nothing is known yet
+    max_default_output_tokens: int = 1024  # output bound injected where an engine cannot preempt
+    prefill_weight: float = 1.0  # cost of an uncached prompt token
+    decode_weight: float = 4.0  # cost of an output token, relative to a prompt token
+    replays: int = 1  # further attempts when an upstream dies before the first byte
+    release_grace: float = (
+        0.25  # seconds a cut request's room stays taken on an engine that cannot preempt
+    )
+    slack_bucket: float = 0.5  # seconds: waiting requests this close in slack are ordered by size
+    ageing: float = 500.0  # cost per second: how much size one second of waiting outweighs
+
+
+class Budget(NamedTuple):
+    """What is left of a tenant's quotas, for the x-ratelimit headers; None where there is none."""
+
+    limit_requests: int | None
+    remaining_requests: int | None
+    reset_requests: float | None  # seconds until full
+    limit_tokens: int | None
+    remaining_tokens: int | None
+    reset_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Conservation: offered = completed + refused + abandoned + failed + queued + running."""
+
+    offered: int = 0
+    completed: int = 0
+    refused: int = 0
+    abandoned: int = 0
+    failed: int = 0
+    queued: int = 0
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A replica as a metrics page shows it. `limit`: requests at once it is believed to bear."""
+
+    id: str
+    model: str
+    role: Role
+    in_flight: int
+    kv_reserved: int
+    kv_tokens: int | None
+    prefill_backlog: int
+    limit: int
+    paused: bool
+    joined: bool

@@ -1,0 +1,123 @@
+"""One model: its queue, its replicas by role, and how fast they work.
+
+Rule: requests of one model never wait for replicas of another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from math import inf
+
+from surgetank.policy.fairness import FairQueue
+from surgetank.policy.job import Job
+from surgetank.policy.placement import Demand, Group, Load, Placed
+from surgetank.policy.rate import ServiceRate
+from surgetank.policy.replica import Role
+
+_FIRST_TOKENS = 1024  # kept for scaling, which reads them once a second
+_FADE = 0.95  # of the learnt prefill speed, per request
+
+
+class Model:
+    """Requests wait in `queue`; they are served whole, or in two legs where only those are."""
+
+    __slots__ = (
+        "_decode",
+        "_prefill",
+        "_prefill_seconds",
+        "_prefill_tokens",
+        "_whole",
+        "arrivals",
+        "expected_output",
+        "first_tokens",
+        "name",
+        "prompt_tokens",
+        "queue",
+        "rate",
+        "running",
+    )
+
+    def __init__(self, name: str, shares: Mapping[int, float]) -> None:
+        self.name = name
+        self.queue: FairQueue[Job] = FairQueue(shares)
+        self.rate = ServiceRate()
+        self.running = 0
+        self.arrivals = 0  # in all, and their tokens: what scaling counts demand by
+        self.prompt_tokens = 0
+        self.expected_output = 0
+        self.first_tokens: deque[tuple[float, float]] = deque(maxlen=_FIRST_TOKENS)
+        self._whole = Group()
+        self._prefill = Group()
+        self._decode = Group()
+        self._prefill_seconds = 0.0
+        self._prefill_tokens = 0.0
+
+    def group(self, role: Role) -> Group:
+        if role is Role.BOTH:
+            return self._whole
+        return self._prefill if role is Role.PREFILL else self._decode
+
+    def join(self, load: Load) -> None:
+        self.group(load.role).add(load)
+
+    def leave(self, load: Load) -> None:
+        self.group(load.role).discard(load)
+
+    @property
+    def served(self) -> bool:
+        """A replica (or a pair of prefill and decode) is there."""
+        return bool(self._whole.loads or (self._prefill.loads and self._decode.loads))
+
+    def holds(self, demand: Demand) -> bool:
+        """Whether it could be placed if all were idle."""
+        if self._whole.loads:
+            return self._whole.holds(demand)
+        return self._prefill.holds(demand) and self._decode.holds(demand)
+
+    def place(self, job: Job, now: float) -> tuple[Placed, ...]:
+        """Choose where it runs, without taking the room; empty when it has to wait."""
+        demand, failed_on = job.demand, job.failed_on
+        if self._whole.loads:
+            placed = self._whole.choose(demand, failed_on, now)
+            return () if placed is None else (placed,)
+        first = self._prefill.choose(demand, failed_on, now)
+        then = self._decode.choose(demand, failed_on, now)
+        if first is None or then is None:
+            return ()
+        return first, then
+
+    def alone(self, load: Load, now: float) -> bool:
+        return self.group(load.role).alone(load, now)
+
+    def wakes(self, now: float) -> float:
+        """When time alone may make room; inf for never."""
+        return min(
+            (
+                load.wakes(now)
+                for group in (self._whole, self._prefill, self._decode)
+                for load in group.loads
+            ),
+            default=inf,
+        )
+
+    def came(self, demand: Demand) -> None:
+        """Count a request that is to be served, whether there is room for it or not."""
+        self.arrivals += 1
+        self.prompt_tokens += demand.expected
+        self.expected_output += demand.output * demand.choices
+
+    def mark(self, now: float) -> None:
+        """Tell the rate the present state, after each change of it."""
+        self.rate.mark(now, waiting=self.queue.size > 0, running=self.running > 0)
+
+    def prefilled(self, prompt: int, seconds: float) -> None:
+        """A first token came `seconds` after dispatch."""
+        self._prefill_seconds = self._prefill_seconds * _FADE + seconds
+        self._prefill_tokens = self._prefill_tokens * _FADE + prompt
+
+    def prefill_time(self, prompt: int) -> float:
+        """Expected seconds to the first token once dispatched; 0 before anything is known."""
+        if self._prefill_tokens <= 0:
+            return 0.0
+        return prompt * self._prefill_seconds / self._prefill_tokens
