@@ -1,0 +1,214 @@
+"""ScalePolicy: one observation in, one plan with its reasons out.
+
+Rule: it grows at once and shrinks late. Missing or stale data never shrinks anything; every plan
+carries what decided, and what was measured and overruled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from surgetank.policy.evidence import Evidence, Reading
+from surgetank.policy.forecaster import Forecaster, LastValue
+from surgetank.policy.hold import DirectionGuard, WantedLately
+from surgetank.policy.plan import Observation, Reason, ScalePlan, ScaleSpec, Signal
+from surgetank.policy.replica import Role
+
+__all__ = [
+    "Observation",
+    "Reason",
+    "ScalePlan",
+    "ScalePolicy",
+    "ScaleSpec",
+    "Signal",
+]
+
+
+@dataclass(slots=True)
+class _Surge:
+    """A rise that slow first tokens asked for: to be confirmed by work, or taken back."""
+
+    since: float
+    last: float  # when they last asked
+    before: int  # what work wanted then
+
+
+class ScalePolicy:
+    """How many replicas of one pool should serve. The largest claim of all signals wins.
+
+    Up: at once, within the limits. Down: to the most that any tick of the last scale_down_delay
+    wanted; sooner when a surge (slow or slowing first tokens) was not confirmed by any work within
+    surge_confirm, and then only once per scale_down_delay: a second such surge is taken seriously,
+    since the configured capacity may be too large.
+    """
+
+    def __init__(
+        self,
+        spec: ScaleSpec,
+        *,
+        role: Role = Role.BOTH,
+        forecaster: Forecaster | None = None,
+    ) -> None:
+        self._spec = spec
+        self._evidence = Evidence(spec, role, forecaster or LastValue())
+        self._guard = DirectionGuard(spec.direction_tolerance)
+        self._wanted: WantedLately | None = None
+        self._surge: _Surge | None = None
+        self._taken_back_at = -math.inf
+        self._surges: deque[tuple[float, int]] = deque()  # when, replicas beyond those serving
+        self._capacity: deque[tuple[float, int]] = deque()  # for the step limit
+        self._target = 0
+        self._now = -math.inf
+
+    def tick(self, seen: Observation, now: float) -> ScalePlan:
+        """Decide. `now`: monotonic seconds, of the same clock as the observation's times."""
+        now = self._now = max(now, self._now)
+        spec = self._spec
+        self._evidence.absorb(seen)
+        reading = self._evidence.read(seen, seen.start_time or spec.start_time, now)
+        notes = self._notice_capacity(seen, now)
+        wanted = self._wanted
+        if wanted is None:
+            wanted = self._wanted = WantedLately(spec.scale_down_delay, self._target, now)
+        work, symptom = reading.need(symptom=False), reading.need(symptom=True)
+        symptom = self._within(symptom) if symptom else 0
+        wanted.add(self._within(max(work, self._target) if reading.missing else work), symptom, now)
+        notes += self._judge_surge(wanted, seen, reading, symptom, now)
+        asked = self._within(max(work, symptom))
+        return self._plan(seen, reading, asked, self._within(wanted.most()), notes, now)
+
+    def _within(self, replicas: int) -> int:
+        return min(max(replicas, self._spec.min_replicas), self._spec.max_replicas)
+
+    def _notice_capacity(self, seen: Observation, now: float) -> list[Reason]:
+        """Remember the capacity; what somebody else added is kept as if it had been wanted."""
+        capacity = seen.serving + seen.starting
+        known = self._capacity[-1][1] if self._capacity else -1
+        self._capacity.append((now, capacity))
+        while self._capacity[0][0] <= now - self._spec.step_period and len(self._capacity) > 1:
+            self._capacity.popleft()
+        if capacity <= max(known, self._target):
+            self._target = self._within(self._target)
+            return []
+        before, self._target = self._target, self._within(capacity)
+        if self._wanted is None:
+            text = f"{capacity} replicas were found at the first tick, and are kept for the delay"
+        else:
+            self._wanted.add(self._target, 0, now)
+            text = f"{capacity} replicas were found where {before} were planned, and are kept"
+        return [Reason(Signal.OUTSIDE, capacity, before, self._target, text)]
+
+    def _judge_surge(
+        self, wanted: WantedLately, seen: Observation, reading: Reading, symptom: int, now: float
+    ) -> list[Reason]:
+        """Open a surge, keep it open while symptoms ask, and take it back if it did not come."""
+        spec = self._spec
+        if symptom:
+            if self._surge is None:
+                self._surge = _Surge(now, now, wanted.work())
+            self._surge.last = now
+            self._surges.append((now, max(0, symptom - seen.serving)))
+        while self._surges and self._surges[0][0] <= now - spec.standby_memory:
+            self._surges.popleft()
+        open_ = self._surge
+        if symptom or open_ is None or now - open_.last < spec.surge_confirm or reading.missing:
+            return []
+        self._surge = None
+        came = wanted.work(open_.since) > open_.before or self._waiting(seen)
+        if came or now - self._taken_back_at < spec.scale_down_delay:
+            return []  # the ordinary delay holds for what it brought
+        self._taken_back_at = now
+        wanted.take_back(open_.since)
+        text = (
+            f"the surge of {now - open_.since:.0f} s ago was confirmed by no work, and is over "
+            f"for {spec.surge_confirm:g} s"
+        )
+        return [
+            Reason(Signal.SURGE_PASSED, now - open_.last, spec.surge_confirm, open_.before, text)
+        ]
+
+    def _waiting(self, seen: Observation) -> bool:
+        return (seen.queue_age or 0.0) >= self._spec.queue_age_gate
+
+    def _plan(
+        self,
+        seen: Observation,
+        reading: Reading,
+        asked: int,
+        held: int,
+        notes: list[Reason],
+        now: float,
+    ) -> ScalePlan:
+        spec = self._spec
+        before = self._target
+        proposed = asked if asked > before else min(before, held)
+        demand = max((claim.need for claim in reading.claims), default=None)
+        start_time = seen.start_time or spec.start_time
+        reasons = list(notes)
+        if proposed != before:
+            step = proposed - before
+            if self._guard.allows(step, demand or 0.0, start_time, now):
+                self._guard.moved(step, demand or 0.0, now)
+                self._target = proposed
+            else:
+                text = (
+                    f"{proposed} would turn around within one start time ({start_time:.0f} s) "
+                    f"while demand moved by less than {spec.direction_tolerance:.0%}"
+                )
+                reasons.append(Reason(Signal.DIRECTION, proposed, before, before, text))
+        deciding = [
+            c.reason for c in reading.claims if self._within(c.reason.wants) == self._target
+        ]
+        overruled = [c.reason for c in reading.claims if c.reason not in deciding]
+        reasons += deciding
+        reasons += self._holding(asked, held, reading, deciding)
+        return ScalePlan(
+            replicas=self._target,
+            launch=self._launch(),
+            standbys=self._standbys(),
+            surge=any(c.reason.signal is Signal.TTFT_SLOPE for c in reading.claims),
+            demand=demand,
+            reasons=tuple(reasons),
+            rejected=(*overruled, *reading.aside),
+        )
+
+    def _holding(
+        self, asked: int, held: int, reading: Reading, deciding: list[Reason]
+    ) -> list[Reason]:
+        """Why the target is not simply the largest claim."""
+        spec, target = self._spec, self._target
+        found: list[Reason] = []
+        if reading.missing and asked < target:
+            text = f"nothing is scaled down while data is missing: {', '.join(reading.missing)}"
+            found.append(Reason(Signal.STALE, len(reading.missing), 0.0, target, text))
+        elif asked < target:
+            text = (
+                f"{asked} would do now, but {held} were wanted within {spec.scale_down_delay:g} s"
+            )
+            found.append(Reason(Signal.SCALE_DOWN_DELAY, asked, held, target, text))
+        if any(r.wants > target for r in deciding):
+            most = max(r.wants for r in deciding)
+            text = f"max_replicas = {spec.max_replicas} allows {target} of {most}"
+            found.append(Reason(Signal.LIMIT, most, spec.max_replicas, target, text))
+        elif target == spec.min_replicas and not any(r.wants == target for r in deciding):
+            text = f"min_replicas = {spec.min_replicas}"
+            found.append(Reason(Signal.LIMIT, asked, spec.min_replicas, target, text))
+        return found
+
+    def _launch(self) -> int:
+        """At most max_step more than there were at the least within step_period."""
+        floor = min(capacity for _, capacity in self._capacity)
+        present = self._capacity[-1][1]
+        return min(self._target, max(present, floor + self._spec.max_step))
+
+    def _standbys(self) -> int:
+        """As many as the largest surge in memory went beyond those serving, within the limits.
+
+        At max_replicas none: a standby that may not be promoted is only an idle replica.
+        """
+        spec = self._spec
+        surged = max((beyond for _, beyond in self._surges), default=0)
+        wanted = min(max(spec.standbys, surged), spec.max_standbys)
+        return min(wanted, spec.max_replicas - self._target)
