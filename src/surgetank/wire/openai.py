@@ -1,0 +1,133 @@
+"""The OpenAI dialect: requests read, answers and errors written and read.
+
+One place to import from; bodies are read in `request_body`, streams put together in `assemble`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from surgetank.policy.request import Usage
+from surgetank.wire.assemble import AssembleError, Assembler, can_assemble
+from surgetank.wire.request_body import ROUTES, BadRequest, Body, parse_request
+from surgetank.wire.verdict import UNREADABLE, StreamError, read_error, read_usage
+
+__all__ = [
+    "ROUTES",
+    "AssembleError",
+    "Assembler",
+    "BadRequest",
+    "Body",
+    "StreamError",
+    "can_assemble",
+    "error_body",
+    "error_event",
+    "error_of",
+    "format_reset",
+    "model_body",
+    "models_body",
+    "parse_request",
+    "usage_of",
+]
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY: Final = msgspec.json.Decoder()
+_LONGEST_RESET: Final = 10 * 365 * 86_400.0
+
+
+class _Answer(msgspec.Struct):
+    """Of a whole answer, the one member that is read."""
+
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_USAGE: Final = msgspec.json.Decoder(_Answer)
+
+
+def error_body(
+    message: str,
+    *,
+    type: str,  # noqa: A002 - the wire's own word
+    code: str | None = None,
+    param: str | None = None,
+) -> bytes:
+    """Write an error as OpenAI does: `{"error":{"message","type","param","code"}}`."""
+    error = {"message": message, "type": type, "param": param, "code": code}
+    return msgspec.json.encode({"error": error})
+
+
+def error_event(message: str, *, type: str, code: str | None = None) -> bytes:  # noqa: A002 - same
+    """Write an error as an event of a stream; clients take a cut stream for a finished one."""
+    return b"data: %b\n\n" % error_body(message, type=type, code=code)
+
+
+def usage_of(response_body: bytes) -> Usage | None:
+    """Read the usage of a non-streamed answer; None when it tells none."""
+    try:
+        told = _USAGE.decode(response_body).usage
+    except UNREADABLE:
+        return None
+    return read_usage(_value(told))
+
+
+def error_of(response_body: bytes) -> StreamError | None:
+    """Read the error of an engine's answer; None when it is no error body.
+
+    vLLM before 0.9 wrote the error's members at the top, with object "error".
+    """
+    members = _members(response_body)
+    error = read_error(_value(members.get("error")))
+    if error is None and _value(members.get("object")) == "error":
+        error = read_error({name: _value(members.get(name)) for name in members})
+    return error
+
+
+def models_body(names: Iterable[str], created: int) -> bytes:
+    """Write the answer of /v1/models; `created` in Unix seconds."""
+    data = [_model(name, created) for name in names]
+    return msgspec.json.encode({"object": "list", "data": data})
+
+
+def model_body(name: str, created: int) -> bytes:
+    """Write the answer of /v1/models/NAME; `created` in Unix seconds."""
+    return msgspec.json.encode(_model(name, created))
+
+
+def _model(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "surgetank"}
+
+
+def format_reset(seconds: float) -> str:
+    """Write a duration as x-ratelimit-reset does: 0s, 250ms, 1s, 6m0s, 1h2m3s. Never too early."""
+    if not seconds > 0:
+        return "0s"
+    if seconds < 0.001:
+        return "1ms"
+    milliseconds = math.ceil(min(seconds, _LONGEST_RESET) * 1000 - 1e-6)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(-(-milliseconds // 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _members(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _OBJECT.decode(body)
+    except UNREADABLE:
+        return {}
+
+
+def _value(raw: msgspec.Raw | None) -> Any:
+    if raw is None:
+        return None
+    try:
+        return _ANY.decode(raw)
+    except UNREADABLE:
+        return None
