@@ -1,0 +1,1 @@
+"""How a replica behaves: step time, KV blocks, batching; pure."""
