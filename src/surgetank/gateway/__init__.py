@@ -1,0 +1,1 @@
+"""The data plane: FlowControl on sockets."""

@@ -1,0 +1,456 @@
+"""One client's connection: read a request, have it answered, read the next.
+
+Rule: one request at a time, answered in order; what is not a known route or has no valid key is
+refused before its body is read; every wait on a client has a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import unquote
+
+from surgetank.gateway import replies
+from surgetank.gateway.relay import Exchange
+from surgetank.gateway.room import MOST_TURNED_AWAY
+from surgetank.policy.request import Outcome, Request
+from surgetank.wire.http1 import LAST_CHUNK, ProtocolError, RequestHead, RequestParser
+from surgetank.wire.openai import ROUTES, BadRequest, model_body, models_body, parse_request
+
+if TYPE_CHECKING:
+    from surgetank.gateway.server import Gateway
+
+_MODELS: Final = "/v1/models"
+_MODEL: Final = "/v1/models/"  # and a name, percent-encoded or not: it may hold slashes
+_NO_NAME: Final = frozenset({"", ".", ".."})  # parts of a path that others resolve
+_MAX_PIPELINED: Final = 64 << 10
+_LINGER: Final = 1.0  # seconds to read and drop what a refused client is still sending
+_CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_TRACE: Final = (b"traceparent", b"tracestate")
+_SECONDS: Final = re.compile(rb"[0-9]+(?:\.[0-9]+)?")
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_backlog", "_closing", "_deadline", "_exchange", "_gateway", "_head", "_held",
+        "_keep_alive", "_lingering", "_parser", "_paused", "_phase", "_pieces", "_tenant", "_timer",
+        "_timer_at", "_transport", "_version", "_write_timer",
+    )  # fmt: skip
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._transport: asyncio.Transport | None = None
+        self._parser = RequestParser(gateway.limits)
+        self._exchange: Exchange | None = None
+        self._backlog = b""
+        self._closing = False
+        self._lingering = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._deadline: float | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._phase = "idle"
+        self._head: RequestHead | None = None
+        self._tenant = ""
+        self._pieces: list[bytes] = []
+        self._held = 0  # bytes of a body that is still coming
+        self._keep_alive = True
+        self._version = 1
+
+    # The socket.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's TCP transport is one in all but name.
+        transport = self._transport = cast("asyncio.Transport", transport)
+        gateway = self._gateway
+        if len(gateway.clients) >= gateway.listen.max_connections:
+            self._turn_away(transport)
+            return
+        gateway.clients.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=gateway.listen.max_buffered_bytes)
+        # Who has sent nothing yet has shown no key either: no keep-alive for it.
+        self._arm("idle", gateway.listen.head_timeout)
+
+    def _turn_away(self, transport: asyncio.Transport) -> None:
+        """Say that there is no room, while there is room to say it."""
+        gateway = self._gateway
+        self._closing = self._lingering = True
+        gateway.metrics.turned_away += 1
+        if len(gateway.turned_away) >= MOST_TURNED_AWAY:
+            transport.abort()
+            return
+        gateway.turned_away.add(self)
+        transport.write(replies.TOO_MANY_CONNECTIONS)
+        if transport.can_write_eof():
+            transport.write_eof()
+        gateway.loop.call_later(_LINGER, self.abort)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._gateway.closed(self)
+        if self._held:
+            self._let_go()
+        self._transport = None
+        self._closing = True
+        for timer in (self._timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering or self._closing:
+            return
+        if self._exchange is not None:
+            self._backlog += data
+            if len(self._backlog) > _MAX_PIPELINED and self._transport is not None:
+                self._transport.pause_reading()
+            return
+        self._feed(data)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+        self._write_timer = self._gateway.loop.call_later(
+            self._gateway.listen.write_timeout, self.abort
+        )
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """Close when idle; a request under way is answered first."""
+        self._keep_alive = False
+        if self._exchange is None and not self._parser.started and self._transport is not None:
+            self._closing = True
+            self._transport.close()
+
+    def shut_down(self) -> None:
+        """Close now that no exchange is alive; half a request is answered, not cut off."""
+        self.drain()
+        if self._transport is not None and not self._closing:
+            self._refuse(*self._shutting_down())
+
+    @staticmethod
+    def _shutting_down() -> tuple[int, bytes, bytes]:
+        return replies.refusal(Outcome.SHUTDOWN, "this gateway is shutting down", retry_after=1.0)
+
+    # Time bounds: one lazy timer, moved only when it fires or must fire earlier.
+
+    def _arm(self, phase: str, seconds: float | None) -> None:
+        self._phase = phase
+        if seconds is None:
+            self._deadline = None
+            return
+        loop = self._gateway.loop
+        self._deadline = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer_at <= self._deadline:
+                return
+            self._timer.cancel()
+        self._timer_at = self._deadline
+        self._timer = loop.call_at(self._deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        deadline = self._deadline
+        if deadline is None or self._transport is None:
+            return
+        if deadline > self._gateway.loop.time() + 0.001:
+            self._timer_at = deadline
+            self._timer = self._gateway.loop.call_at(deadline, self._on_timer)
+        elif self._phase in {"head", "body"}:
+            self._refuse(
+                *replies.plain_error(
+                    400, f"the request's {self._phase} did not arrive in time", code="slow_request"
+                )
+            )
+        else:
+            self._transport.abort()
+
+    # Reading a request.
+
+    def _feed(self, data: bytes) -> None:
+        parser = self._parser
+        while data and not self._closing:
+            try:
+                piece = parser.receive(data)
+            except ProtocolError as error:
+                self._gateway.metrics.rejected += 1
+                code = "invalid_http"
+                self._refuse(*replies.plain_error(error.status, error.message, code=code))
+                return
+            if piece:
+                self._pieces.append(piece)
+                if not parser.done and not self._hold(len(piece)):
+                    return
+            if self._head is None and not self._take_head():
+                return
+            if not parser.done:
+                return
+            data = parser.excess
+            self._complete()
+            if self._exchange is not None:
+                self._backlog = data
+                return
+
+    def _hold(self, size: int) -> bool:
+        """Count bytes of a body that is still coming; False when there are too many of all."""
+        self._held += size
+        gateway = self._gateway
+        gateway.upload_bytes += size
+        if gateway.upload_bytes <= gateway.listen.max_upload_bytes:
+            return True
+        gateway.metrics.rejected += 1
+        reason = "too many request bodies are being received"
+        self._refuse(*replies.refusal(Outcome.QUEUE_BYTES, reason, retry_after=1.0))
+        self._let_go()
+        return False
+
+    def _let_go(self) -> None:
+        self._gateway.upload_bytes -= self._held
+        self._held = 0
+        self._pieces = []
+
+    def _take_head(self) -> bool:
+        """Judge a request by its head; False when there is nothing more to do with this read."""
+        head = self._parser.head
+        listen = self._gateway.listen
+        if head is None:
+            if self._parser.started and self._phase == "idle":
+                self._arm("head", listen.head_timeout)
+            return False
+        self._head = head
+        self._version = head.version_minor
+        self._keep_alive = head.keep_alive and not self._gateway.draining
+        refused = self._refusal_by_head(head)
+        if refused is not None:
+            self._gateway.metrics.rejected += 1
+            self._refuse(*refused)
+            return False
+        if not self._parser.done:
+            self._arm("body", listen.body_timeout)
+            if head.expect_continue and self._transport is not None and not self._pieces:
+                self._transport.write(_CONTINUE)
+        return True
+
+    def _refusal_by_head(self, head: RequestHead) -> tuple[int, bytes, bytes] | None:
+        gateway = self._gateway
+        allowed = "POST" if head.path in ROUTES else "GET" if _is_of_models(head.path) else None
+        if allowed is None:
+            return replies.plain_error(
+                404, "no such route", code="not_found"
+            )  # deny by default: engines answer far more than tenants may reach
+        if head.method != allowed:
+            status, headers, body = replies.plain_error(
+                405, f"{head.path} takes {allowed}", code="method_not_allowed"
+            )
+            return status, headers + b"allow: %b\r\n" % allowed.encode(), body
+        tenant = gateway.tenant_of(head)
+        if tenant is None:
+            gateway.metrics.unauthorized += 1
+            status, headers, body = replies.plain_error(
+                401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
+            )
+            return status, headers + replies.CHALLENGE, body
+        self._tenant = tenant
+        if gateway.draining:
+            return self._shutting_down()
+        return None
+
+    def _complete(self) -> None:
+        """A whole request is here: answer it or start its exchange."""
+        self._phase, self._deadline = "active", None
+        head, pieces = self._head, self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        gateway = self._gateway
+        assert head is not None  # noqa: S101 (a complete message has a head)
+        own_id, named = gateway.next_id(), head.fields
+        shown_id = named.get(b"x-request-id")
+        if shown_id is None or not _CLIENT_ID.fullmatch(shown_id):
+            shown_id = own_id.encode()
+        self._parser.reset()
+        self._head = None
+        self._pieces = []
+        if self._held:
+            self._let_go()
+        if head.path not in ROUTES:
+            self._write_early(*self._models_answer(head.path), shown_id)
+            return
+        try:
+            parsed = parse_request(head.path, body)
+        except BadRequest as error:
+            gateway.metrics.rejected += 1
+            self._write_early(
+                *replies.bad_request(error.status, error.message, error.param, error.code), shown_id
+            )
+            return
+        retry = named.get(b"x-stainless-retry-count")
+        patience = named.get(b"x-stainless-read-timeout")
+        # By position: a call of a class puts keywords in a dict first.
+        request = Request(
+            own_id,
+            self._tenant,
+            parsed.model,
+            parsed.prompt_bytes,
+            parsed.prompt_chars,
+            parsed.prompt_tokens,
+            parsed.messages,
+            parsed.max_tokens,
+            parsed.choices,
+            len(body),
+            head.path,
+            parsed.stream,
+            parsed.session,
+            0 if retry is None else _small_int(retry),
+            None,  # no TTFT objective of its own
+            # The client gives up when it has read nothing for so long: it is told a little before.
+            None if patience is None else _seconds(patience, share=0.9),
+        )
+        trace = b""
+        for name in _TRACE:
+            if name in named:
+                trace += b"%b: %b\r\n" % (name, named[name])
+        exchange = Exchange(gateway, self, request, parsed, shown_id, trace)
+        self._exchange = exchange
+        counter = gateway.fleet.counter(parsed)
+        if counter is None:
+            exchange.offer()
+        else:
+            exchange.offer_counted(counter)
+
+    def _models_answer(self, path: str) -> tuple[int, bytes, bytes]:
+        names, created = self._gateway.fleet.models(), int(self._gateway.wall_offset)
+        if path == _MODELS:
+            return 200, replies.JSON_TYPE, models_body(names, created)
+        name = unquote(path.removeprefix(_MODEL))
+        if name in names:
+            return 200, replies.JSON_TYPE, model_body(name, created)
+        return replies.refusal(Outcome.UNKNOWN_MODEL, "no such model", param="model")
+
+    # Writing an answer.
+
+    def framing(self) -> bytes:
+        """Headers that say how a body of unknown length ends."""
+        if self._version == 0:
+            self._keep_alive = False
+            return replies.CLOSE
+        return replies.CHUNKED if self._keep_alive else replies.CHUNKED + replies.CLOSE
+
+    def start_stream(self, head: bytes, payload: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(head + self._framed(payload))
+
+    def write_piece(self, payload: bytes) -> None:
+        if self._transport is not None:
+            if self._version:
+                self._transport.write(b"%x\r\n%b\r\n" % (len(payload), payload))
+            else:
+                self._transport.write(payload)
+
+    def _framed(self, payload: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(payload), payload) if self._version and payload else payload
+
+    def end_stream(self) -> None:
+        if self._version and self._transport is not None:
+            self._transport.write(LAST_CHUNK)
+        self._answered()
+
+    def answer(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer the running exchange with a whole response."""
+        self._write_whole(status, headers, body)
+        self._answered()
+
+    def _write_whole(self, status: int, headers: bytes, body: bytes) -> None:
+        if self._transport is None:
+            return
+        keep_alive = self._keep_alive and not self._gateway.draining
+        head = self._parser.head  # of a request that is refused; no HEAD gets any further
+        to_head = head is not None and head.method == "HEAD"
+        self._transport.write(
+            replies.whole(status, headers, body, keep_alive=keep_alive, to_head=to_head)
+        )
+        if not keep_alive:
+            self._close_gently()
+        elif self._exchange is None:
+            self._arm("idle", self._gateway.listen.idle_timeout)
+
+    def _answered(self) -> None:
+        """The exchange's answer is written: wait for the next request, or take one that waits."""
+        self._exchange = None
+        if self._transport is None or self._closing:
+            return
+        if not self._keep_alive or self._gateway.draining:
+            self._close_gently()
+            return
+        self._arm("idle", self._gateway.listen.idle_timeout)
+        if self._backlog:
+            self._gateway.loop.call_soon(self._take_backlog)
+
+    def _take_backlog(self) -> None:
+        if self._transport is None or self._closing or self._exchange is not None:
+            return
+        data, self._backlog = self._backlog, b""
+        self._transport.resume_reading()
+        self._feed(data)
+
+    def _refuse(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer a request that is not read to its end; the connection cannot be used again."""
+        self._keep_alive = False
+        head = self._parser.head
+        shown_id = head.get(b"x-request-id") if head is not None else None
+        if shown_id is None or not _CLIENT_ID.fullmatch(shown_id):
+            shown_id = self._gateway.next_id().encode()
+        self._write_early(status, headers, body, shown_id)
+
+    def _write_early(self, status: int, headers: bytes, body: bytes, shown_id: bytes) -> None:
+        """Answer what never became an exchange."""
+        self._write_whole(status, b"%bx-request-id: %b\r\n" % (headers, shown_id), body)
+
+    def _close_gently(self) -> None:
+        """Close after what is written has been sent; read on a little, lest a reset overtake it."""
+        transport = self._transport
+        if transport is None or self._closing:
+            return
+        self._closing = self._lingering = True
+        self._arm("closing", None)
+        if self._parser.started or self._backlog:
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._gateway.loop.call_later(_LINGER, self.abort)
+        else:
+            transport.close()
+
+
+def _is_of_models(path: str) -> bool:
+    if not path.startswith(_MODEL):
+        return path == _MODELS
+    return _NO_NAME.isdisjoint(path.removeprefix(_MODEL).split("/"))
+
+
+def _small_int(value: bytes) -> int:
+    return min(int(value), 100) if value.isdigit() and len(value) <= 4 else 0
+
+
+def _seconds(value: bytes, *, share: float) -> float | None:
+    """Read a client's hint of seconds, and take a share of it; None for what is none."""
+    return share * float(value) if len(value) <= 12 and _SECONDS.fullmatch(value) else None

@@ -1,0 +1,269 @@
+"""API keys: an HMAC-SHA256 digest of each key, and the tenant it belongs to.
+
+Rule: a raw key is never stored, logged or put into an error; it is seen once, when it is made. A
+key has 192 bits of randomness, so a fast keyed hash is enough: there is nothing to guess that a
+slow password hash would protect, and one costs milliseconds of every request.
+
+No cache stands in front of the hash. `authenticate` takes about 2 us of some 20 us for a whole
+request; a dictionary from raw headers to tenants would save that, but hold every live key in memory
+where a dump shows it, compare raw keys in a time that depends on them, and outlive a revocation.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from surgetank.errors import InputError
+from surgetank.gateway.spec import AuthSpec
+
+PREFIX: Final = "sk-st-"
+_KEY_BYTES: Final = 24  # 32 characters of URL-safe base64
+_SECRET_BYTES: Final = 32
+_MAX_PRESENTED: Final = 512  # bytes of a presented key that are hashed at most
+_SECRET: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,128}")
+_LINE: Final = re.compile(
+    r"(?P<tenant>[^\s#]+)[ \t]+hmac-sha256:(?P<digest>[0-9a-f]{64})"
+    r"(?:[ \t]+#[ \t]*(?P<comment>.*))?"
+)
+_TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One line of a keys file. `digest`: 64 hexadecimal digits."""
+
+    tenant: str
+    digest: str
+    comment: str = ""
+
+    @property
+    def id(self) -> str:
+        """What `keys list` shows and `keys revoke` takes: the digest's first 12 digits."""
+        return self.digest[:12]
+
+    def to_line(self) -> str:
+        comment = f"  # {self.comment}" if self.comment else ""
+        return f"{self.tenant} hmac-sha256:{self.digest}{comment}\n"
+
+
+class KeyRing:
+    """Digest to tenant, in memory. Reading the files again means making a new ring."""
+
+    __slots__ = ("_keyed", "_tenants")
+
+    def __init__(self, secret: bytes, keys: Iterable[StoredKey]) -> None:
+        # The keyed state is prepared once and copied per key: the two blocks of HMAC's padding are
+        # hashed only here.
+        self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
+        self._tenants: Mapping[bytes, tuple[bytes, str]] = {
+            (digest := bytes.fromhex(key.digest)): (digest, key.tenant) for key in keys
+        }
+
+    @classmethod
+    def load(cls, spec: AuthSpec, environ: Mapping[str, str]) -> KeyRing | None:
+        """Read the files of `spec`; None when no keys file is set.
+
+        Raises InputError when a file is missing, readable by others or malformed, or when there is
+        no secret.
+        """
+        if spec.keys_file is None:
+            return None
+        return cls(read_secret(spec, environ), read_keys(Path(spec.keys_file)))
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        return frozenset(tenant for _, tenant in self._tenants.values())
+
+    def tenant(self, key: bytes) -> str | None:
+        """Return the tenant of a presented key (without "Bearer "), None when nobody has it.
+
+        What a caller can time is a lookup by the digest of what it sent, which it cannot steer
+        without the secret; the match is then confirmed in constant time.
+        """
+        if not 0 < len(key) <= _MAX_PRESENTED:
+            return None
+        keyed = self._keyed.copy()
+        keyed.update(key)
+        digest = keyed.digest()
+        stored, tenant = self._tenants.get(digest, _NOBODY)
+        return tenant if hmac.compare_digest(stored, digest) and tenant else None
+
+    def authenticate(self, authorization: bytes | None) -> str | None:
+        """Return the tenant of an Authorization header; the scheme is Bearer in any case."""
+        if authorization is None or authorization[:7].lower() != b"bearer ":
+            return None
+        return self.tenant(authorization[7:].strip())
+
+
+_NOBODY: Final = (bytes(32), "")
+
+
+def digest_of(key: str, secret: bytes) -> str:
+    """Compute the digest under which a key is stored."""
+    return hmac.new(secret, key.encode(), hashlib.sha256).hexdigest()
+
+
+def new_key() -> str:
+    """Make a fresh key: `sk-st-` and 32 URL-safe characters (192 random bits)."""
+    return PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
+# Files.
+
+
+def read_secret(spec: AuthSpec, environ: Mapping[str, str]) -> bytes:
+    """Read the secret, from its file when one is named, else from the environment."""
+    if spec.hmac_secret_file is not None:
+        return _secret(read_private(Path(spec.hmac_secret_file)), spec.hmac_secret_file)
+    value = environ.get(spec.hmac_secret_env)
+    if not value:
+        raise InputError(
+            f"API keys need their secret: set auth.hmac_secret_file, or the environment variable "
+            f"{spec.hmac_secret_env}"
+        )
+    return _secret(value, f"environment variable {spec.hmac_secret_env}")
+
+
+def make_secret(path: Path) -> None:
+    """Write a new secret with mode 0600; an existing file is never replaced."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(_SECRET_BYTES) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_keys(path: Path) -> tuple[StoredKey, ...]:
+    """Read the keys of a file in its order; blank lines and comment lines are skipped."""
+    keys: dict[str, StoredKey] = {}
+    for number, line in enumerate(read_private(path).splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            # The line is not shown: somebody may have put a raw key there.
+            raise InputError(f"{path}, line {number}: expected TENANT hmac-sha256:64_HEX_DIGITS")
+        if match["digest"] in keys:
+            raise InputError(f"{path}, line {number}: this key stands in the file twice")
+        key = StoredKey(match["tenant"], match["digest"], (match["comment"] or "").strip())
+        keys[key.digest] = key
+    return tuple(keys.values())
+
+
+def add_key(path: Path, tenant: str, key: str, secret: bytes, *, comment: str = "") -> StoredKey:
+    """Append the key's digest; the file is replaced as a whole, so a reader sees old or new."""
+    if _TENANT.fullmatch(tenant) is None:
+        raise InputError(
+            f"tenant {tenant!r}: use letters, digits and . _ @ : / - (128 at most, a letter or "
+            f"digit first)"
+        )
+    if not comment.isprintable():
+        raise InputError("comment: must be one line of printable text")
+    stored = StoredKey(tenant, digest_of(key, secret), comment.strip())
+    with _locked(path):
+        text = read_private(path) if path.exists() else ""
+        if text and not text.endswith("\n"):
+            text += "\n"
+        _replace(path, text + stored.to_line())
+    return stored
+
+
+def revoke_key(path: Path, key_id: str) -> StoredKey:
+    """Take out the one key whose digest begins with `key_id`; comments and order stay."""
+    with _locked(path):
+        found = [key for key in read_keys(path) if key_id and key.digest.startswith(key_id)]
+        if len(found) != 1:
+            what = "no key's id begins" if not found else f"the ids of {len(found)} keys begin"
+            raise InputError(f"{path}: {what} with {key_id!r}; see 'surgetank keys list'")
+        lines = read_private(path).splitlines(keepends=True)
+        _replace(path, "".join(line for line in lines if found[0].digest not in line))
+    return found[0]
+
+
+def _secret(text: str, source: str) -> bytes:
+    digits = text.strip()
+    if _SECRET.fullmatch(digits) is None:
+        raise InputError(
+            f"{source}: must be 64 to 256 hexadecimal digits, as 'surgetank keys new' or "
+            f"'openssl rand -hex 32' makes them"
+        )
+    return bytes.fromhex(digits)
+
+
+def read_private(path: Path) -> str:
+    """Read the text of a file that only its owner may read.
+
+    Mode and owner are those of the opened file, so a swap between look and read changes nothing.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{path}: is not a regular file")
+            if status.st_uid not in {os.geteuid(), 0}:
+                raise InputError(
+                    f"{path}: belongs to user {status.st_uid}: must belong to user {os.geteuid()}, "
+                    f"who runs this, or to root"
+                )
+            if mode := stat.S_IMODE(status.st_mode) & 0o077:
+                raise InputError(
+                    f"{path}: others may access it (mode {stat.S_IMODE(status.st_mode):04o}, "
+                    f"{mode:03o} too many): run chmod 600 {path}"
+                )
+            return file.read().decode()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the folder's lock: two commands at once must not lose one another's key."""
+    try:
+        descriptor = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise InputError(f"{path}: its folder cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the whole file anew beside the old one (mode 0600), then rename it into place."""
+    path = path.resolve()
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,101 @@
+"""What this gateway can tell of itself: to the autoscaler, to the live page, to another process.
+
+Rule: running totals, so that a reader that misses one reading misses nothing; what is not known is
+None, never 0; no request's content.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from surgetank.gateway.server import Gateway
+from surgetank.policy.ingress import Ingress
+from surgetank.policy.record import RequestRecord
+from surgetank.policy.replica import Role
+
+SCHEMA: Final = 1
+_FIRST_TOKENS: Final = 500
+_RECENT: Final = 30.0  # seconds of first tokens that are told
+
+
+class GatewayObserver:
+    """Reads one gateway (see autoscaler.ports.Observer). Make it before requests come."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._ended: dict[str, int] = {}  # output tokens of requests that ended, by model
+        self._told: dict[str, int] = {}  # the largest total told
+        self._outcomes: dict[str, int] = {}
+        self._first_tokens: deque[tuple[float, float, str]] = deque(maxlen=_FIRST_TOKENS)
+        gateway.on_ended.append(self._note)
+
+    def _note(self, record: RequestRecord) -> None:
+        self._outcomes[record.outcome] = self._outcomes.get(record.outcome, 0) + 1
+        if record.output_tokens:
+            known = self._ended.get(record.model, 0)
+            self._ended[record.model] = known + record.output_tokens
+        if record.first_token is not None:
+            ttft = record.first_token - record.arrived
+            self._first_tokens.append((record.first_token, ttft, record.tenant))
+
+    def read(self, model: str, role: Role, now: float) -> Sequence[Ingress]:
+        flow = self._gateway.driver.flow
+        reading = flow.ingress(model, role, now, gateway=self._gateway.name)
+        return [replace(reading, output_tokens=float(self._output_tokens(model)))]
+
+    def _output_tokens(self, model: str) -> int:
+        """Tokens generated so far, those of running streams included."""
+        total = self._ended.get(model, 0) + self._gateway.output_of_running(model)
+        # A stream's own count may exceed the usage it reports at its end: totals never fall.
+        total = self._told[model] = max(total, self._told.get(model, 0))
+        return total
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything at once, JSON-able; times are Unix seconds."""
+        gateway = self._gateway
+        now, wall = gateway.loop.time(), gateway.wall_offset
+        flow = gateway.driver.flow
+        since = now + wall - _RECENT
+        tenants = {}
+        for name in flow.tenants():
+            counts = flow.counts(name)
+            numbers = {f.name: getattr(counts, f.name) for f in fields(counts)}
+            tenants[name] = {"tier": flow.tier(name).name, **numbers}
+        return {
+            "v": SCHEMA,
+            "gateway": gateway.name,
+            "now": now + wall,
+            "ready": gateway.fleet.ready and not gateway.draining,
+            "draining": gateway.draining,
+            "tenants": tenants,
+            "outcomes": dict(self._outcomes),
+            "ttft": [list(point) for point in self._first_tokens if point[0] >= since],
+            "pools": [self._pool(model, role, now) for model, role in gateway.fleet.pools()],
+        }
+
+    def _pool(self, model: str, role: Role, now: float) -> dict[str, Any]:
+        (reading,) = self.read(model, role, now)
+        row = ingress_row(reading, self._gateway.wall_offset)
+        held, waiting = reading.kv_held, reading.kv_to_be_held
+        return row | {
+            "model": model,
+            "role": role.value,
+            "kv_waiting": waiting if held is not None else None,
+            "replicas": self._gateway.fleet.rows(model, role),
+        }
+
+
+def ingress_row(reading: Ingress, wall_offset: float) -> dict[str, Any]:
+    """Write a reading as JSON: its monotonic times become Unix seconds."""
+    row = {f.name: getattr(reading, f.name) for f in fields(reading)}
+    row["as_of"] = reading.as_of + wall_offset
+    row["first_tokens"] = [[at + wall_offset, ttft] for at, ttft in reading.first_tokens]
+    return {name: None if _infinite(value) else value for name, value in row.items()}
+
+
+def _infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,191 @@
+"""What all connections of one gateway process share, and its life from start to drain.
+
+Rule: no decision and no byte of a request is handled here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from surgetank.adapters.records import record_line
+from surgetank.errors import ConfigError
+from surgetank.gateway.connection import ClientConnection
+from surgetank.gateway.driver import Driver
+from surgetank.gateway.fleet import Fleet
+from surgetank.gateway.keys import KeyRing
+from surgetank.gateway.metrics import Gauges, Metrics
+from surgetank.gateway.relay import Exchange
+from surgetank.gateway.spec import GatewaySpec
+from surgetank.policy.flow import FlowControl
+from surgetank.policy.journal import Journal
+from surgetank.policy.record import RequestRecord
+from surgetank.wire.http1 import Limits, RequestHead
+
+log = logging.getLogger("surgetank.gateway")
+
+DEFAULT_TENANT: Final = "default"
+_LAST_WORDS: Final = 2.0  # seconds in which the last answers are sent; slower clients are cut off
+
+
+class Gateway:
+    """One gateway process: connections on one side, replicas on the other, decisions between."""
+
+    def __init__(
+        self,
+        spec: GatewaySpec,
+        flow: FlowControl | Journal,
+        *,
+        keys: KeyRing | None = None,
+        write_record: Callable[[str], None] | None = None,
+        records_dropped: Callable[[], int] = lambda: 0,
+        wall_offset: float | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = self.loop.time  # bound once: each running stream holds it
+        self.listen = spec.listen
+        self.upstream = spec.upstream
+        self.limits = Limits(
+            head_bytes=spec.listen.max_head_bytes, body_bytes=spec.listen.max_body_bytes
+        )
+        self.keys = keys
+        self.metrics = Metrics()
+        self.driver = Driver(flow, self.loop)
+        self.fleet = Fleet(spec.upstream, spec.replicas, self.driver, self.metrics)
+        self.fleet.gone = self._replica_gone
+        self.wall_offset = time.time() - self.loop.time() if wall_offset is None else wall_offset
+        self.clients: set[ClientConnection] = set()
+        self.turned_away: set[ClientConnection] = set()  # beyond the bound, and being told
+        self.upload_bytes = 0  # of bodies that are still coming
+        self.draining = False
+        self.on_ended: list[Callable[[RequestRecord], None]] = []
+        self._awaited: set[ClientConnection] = set()  # open when draining began
+        self._hurried = False
+        self._changed = asyncio.Event()  # a connection has closed, or draining shall end
+        self._write_record = write_record
+        self._records_dropped = records_dropped
+        self._ids = itertools.count(1)
+        self._id_prefix = f"req-{secrets.token_hex(4)}"
+        self._drain_timeout = spec.drain_timeout
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> int:
+        """Listen and watch the replicas. Returns the port. Raises ConfigError when it cannot."""
+        host, port = self.listen.host, self.listen.port
+        try:
+            self._server = await self.loop.create_server(
+                lambda: ClientConnection(self), host, port, backlog=4096
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(f"listen.port = {port}: cannot listen on {host}: {reason}") from None
+        self.fleet.start()
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def drain(self) -> None:
+        """Let what runs or waits end, then end the rest with an answer, then close.
+
+        The listener stays open meanwhile: who comes now is told to come back, not left to guess.
+        """
+        self.draining = True
+        self._awaited = set(self.clients)
+        for client in list(self._awaited):
+            client.drain()
+        await self._clients_left(self._awaited, self._drain_timeout)
+        self._hurried = False  # said while draining; the last words have their own bound
+        if self._server is not None:
+            self._server.close()
+        self._shut_down()
+        await self._clients_left(self.clients, _LAST_WORDS)
+        for client in [*self.clients, *self.turned_away]:
+            client.abort()
+        await asyncio.sleep(0)
+        await self.fleet.stop()
+        self.driver.close()
+
+    def end_drain(self) -> None:
+        """Wait no longer: end what still runs as at the end of the time to drain."""
+        self._hurried = True
+        self._changed.set()
+
+    async def _clients_left(self, clients: set[ClientConnection], seconds: float) -> None:
+        """Wait until all of `clients` have closed, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while clients and not self._hurried:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def _shut_down(self) -> None:
+        """End every request that is alive, and every connection once its answer is sent."""
+        alive = [ticket for ticket in self.driver.tickets() if isinstance(ticket, Exchange)]
+        if alive:
+            log.warning("%d requests had not ended when draining did", len(alive))
+        for exchange in reversed(alive):  # the newest wait: none of them takes a place set free
+            exchange.shut_down()
+        for client in list(self.clients):
+            client.shut_down()
+
+    def closed(self, client: ClientConnection) -> None:
+        """Take note that a client's connection has closed."""
+        self.clients.discard(client)
+        self.turned_away.discard(client)
+        self._awaited.discard(client)
+        self._changed.set()
+
+    def _replica_gone(self, replica_id: str) -> None:
+        for ticket in list(self.driver.tickets()):
+            if isinstance(ticket, Exchange):
+                ticket.replica_gone(replica_id)
+
+    def tier_of(self, tenant: str) -> str:
+        return self.driver.flow.tier(tenant).name
+
+    def next_id(self) -> str:
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+    def tenant_of(self, head: RequestHead) -> str | None:
+        """Return the tenant of a request's key, None when it has no valid one."""
+        if self.keys is None:
+            return DEFAULT_TENANT
+        return self.keys.authenticate(head.get(b"authorization"))
+
+    def ended(self, record: RequestRecord) -> None:
+        """Count a request that has ended, and write its record."""
+        self.metrics.count(record, self.fleet.known_model(record.model))
+        if self._write_record is not None:
+            self._write_record(record_line(record))
+        for tell in self.on_ended:
+            tell(record)
+
+    @property
+    def name(self) -> str:
+        """A name of this process's life: new at each start."""
+        return self._id_prefix
+
+    def output_of_running(self, model: str) -> int:
+        """Output tokens so far of all requests for a model that are alive."""
+        return sum(
+            ticket.output_tokens()
+            for ticket in self.driver.tickets()
+            if isinstance(ticket, Exchange) and ticket.request.model == model
+        )
+
+    def gauges(self) -> Gauges:
+        """Return the state of queues and replicas now."""
+        tenants = self.driver.flow.tenants()
+        counts = {name: self.driver.flow.counts(name) for name in tenants}
+        return Gauges(
+            queued={name: c.queued for name, c in counts.items()},
+            running={name: c.running for name, c in counts.items()},
+            replicas=self.fleet.gauges(),
+            connections=len(self.clients),
+            records_dropped=self._records_dropped(),
+        )

@@ -1,0 +1,107 @@
+"""The gateway's settings: sockets, replicas, keys, records.
+
+Rule: times in seconds, sizes in bytes; the comment beside a field is its documentation, and the
+configuration reference, the JSON schema and the example file are made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dialect = Literal["auto", "vllm", "sglang", "llamacpp", "trtllm", "openai"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSpec:
+    """Where clients connect, and how much one client may hold."""
+
+    host: str = "127.0.0.1"  # address; other than loopback only with API keys (auth.keys_file)
+    port: int = 8000  # 0 takes a free one and prints it
+    max_connections: int = 4096  # more get a 503; lowered, with a word, to what `ulimit -Hn` allows
+    idle_timeout: float = 75.0  # between two requests; above the 60 s of common load balancers
+    head_timeout: float = 10.0  # for a whole request head, and for the first byte of the first
+    body_timeout: float = 60.0  # for a whole request body
+    write_timeout: float = 60.0  # without progress in writing: ends a client that does not read
+    max_head_bytes: int = 32 << 10  # request line and headers; more is 431
+    max_body_bytes: int = 16 << 20  # one request body; more is 413. Images in prompts are large
+    max_upload_bytes: int = 512 << 20  # bodies being received, of all clients; more gets 429
+    max_buffered_bytes: int = 1 << 20  # per stream, unread by the client, before upstream is paused
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSpec:
+    """Health, metrics and the fleet's state, on a listener of their own: never for tenants."""
+
+    host: str = "127.0.0.1"  # address; health and metrics are open to whoever reaches it
+    port: int | None = None  # closed unless set; 0 takes a free one and prints it
+    token_file: str | None = None  # holds a bearer token for all but health and metrics; mode 0600
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSpec:
+    """How replicas are reached and watched."""
+
+    connect_timeout: float = 2.0  # in one network an engine accepts in milliseconds, or is gone
+    max_idle_connections: int = 256  # kept open per replica: a burst finds them ready
+    idle_timeout: float = 4.0  # below the engines' own 5 s keep-alive, so none is found dead
+    health_interval: float = 1.0  # between two health checks of a replica
+    unresponsive_timeout: float = 30.0  # without an answer: an autoscaled replica is given up
+    health_timeout: float = 2.0  # a busy engine answers late; a dead one refuses at once
+    metrics_interval: float = 1.0  # between two scrapes; llama.cpp's averages reset at each scrape
+    max_line_bytes: int = 1 << 20  # one line of a streamed response; more breaks the protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """One engine. What is left out is asked of the engine itself."""
+
+    url: str  # http://HOST:PORT of the engine, without a path
+    model: str | None = None  # the name clients use; otherwise learnt from its /v1/models
+    id: str | None = None  # name in logs, metrics and records; otherwise HOST:PORT
+    dialect: Dialect = "auto"  # whose metrics and habits it has; auto asks it
+    slots: int | None = None  # requests it runs at once; otherwise learnt, up to flow.max_in_flight
+    kv_tokens: int | None = None  # size of its KV cache; otherwise learnt
+    block_size: int | None = None  # tokens in a KV block; otherwise learnt
+    preempts: bool | None = None  # it survives a full KV cache; otherwise known from the dialect
+    max_context: int | None = None  # tokens of one request, prompt and output; otherwise learnt
+    api_key_env: str | None = None  # name of the environment variable with the engine's own key
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsSpec:
+    """One JSON line for every request; no prompt text."""
+
+    path: str | None = None  # file to append to, made with mode 0600; none are written unless set
+    max_buffered: int = 100_000  # records waiting for a slow disk; more are dropped and counted
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSpec:
+    """Every input and effect of admission, so that a decision can be replayed."""
+
+    path: str | None = None  # file to append to, made with mode 0600; none is written unless set
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSpec:
+    """API keys. Without a keys file everyone is one tenant, and only loopback is served."""
+
+    keys_file: str | None = None  # made by `surgetank keys new`: digests only; mode 0600
+    hmac_secret_file: str | None = None  # made by `surgetank keys new`; mode 0600
+    # Name of the environment variable with the secret, read when there is no hmac_secret_file.
+    hmac_secret_env: str = "SURGETANK_HMAC_SECRET"  # noqa: S105 - a variable's name
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySpec:
+    """All that one gateway process needs beside the flow's own settings."""
+
+    listen: ListenSpec = ListenSpec()
+    admin: AdminSpec = AdminSpec()
+    upstream: UpstreamSpec = UpstreamSpec()
+    replicas: tuple[ReplicaSpec, ...] = ()  # the engines behind this gateway
+    records: RecordsSpec = RecordsSpec()
+    journal: JournalSpec = JournalSpec()
+    auth: AuthSpec = AuthSpec()
+    drain_timeout: float = 30.0  # after SIGTERM: running requests may end

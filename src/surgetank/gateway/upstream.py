@@ -1,0 +1,199 @@
+"""Connections to replicas: one protocol on the response side, and a pool per replica.
+
+Rule: framing is checked to the byte before a connection is used again; a connection that says
+anything unasked is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import Protocol, cast
+
+from surgetank.wire.http1 import Limits, ProtocolError, ResponseHead, ResponseParser
+
+
+class Receiver(Protocol):
+    """Who asked: told of the answer piece by piece, exactly one of end, lost or broke at last."""
+
+    def upstream_head(self, head: ResponseHead) -> None: ...
+    def upstream_body(self, payload: bytes) -> None: ...
+    def upstream_end(self) -> None: ...
+    def upstream_lost(self, *, stale: bool) -> None: ...
+    def upstream_broke(self, message: str) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to a replica, serving one exchange at a time."""
+
+    __slots__ = (
+        "_head_seen",
+        "_parser",
+        "_pool",
+        "_seen",
+        "_transport",
+        "_uses",
+        "idle_since",
+        "receiver",
+    )
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._parser = ResponseParser("POST", pool.limits)
+        self._transport: asyncio.Transport | None = None
+        self._uses = 0
+        self._seen = False
+        self._head_seen = False
+        self.receiver: Receiver | None = None
+        self.idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's TCP transport is one in all but name.
+        transport = self._transport = cast("asyncio.Transport", transport)
+        self._pool.open.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def begin(self, receiver: Receiver, data: bytes) -> None:
+        """Send a request; the connection is the receiver's until its answer ends."""
+        self.receiver = receiver
+        self._uses += 1
+        self._seen = False
+        self._head_seen = False
+        if self._uses > 1:
+            self._parser.reset("POST")
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        """Close at once and tell nobody: the receiver has turned away."""
+        self.receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def cut(self) -> None:
+        """Close at once; the receiver is told that its answer is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self.receiver
+        if receiver is None:
+            self.abort()
+            return
+        self._seen = True
+        parser = self._parser
+        try:
+            payload = parser.receive(data)
+        except ProtocolError as error:
+            self.abort()
+            receiver.upstream_broke(error.message)
+            return
+        if not self._head_seen:
+            head = parser.head
+            if head is None:
+                return
+            self._head_seen = True
+            receiver.upstream_head(head)
+            if self.receiver is not receiver:
+                return
+        if payload:
+            receiver.upstream_body(payload)
+            if self.receiver is not receiver:
+                return
+        if parser.done:
+            self._finish(receiver)
+
+    def _finish(self, receiver: Receiver) -> None:
+        self.receiver = None
+        head = self._parser.head
+        if head is not None and head.keep_alive and not self._parser.excess:
+            self._pool.release(self)
+        elif self._transport is not None:
+            self._transport.close()
+        receiver.upstream_end()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._pool.forget(self)
+        self._transport = None
+        receiver, self.receiver = self.receiver, None
+        if receiver is None:
+            return
+        if self._head_seen:
+            try:
+                self._parser.eof()
+            except ProtocolError:
+                receiver.upstream_lost(stale=False)
+            else:
+                receiver.upstream_end()
+            return
+        receiver.upstream_lost(stale=self._uses > 1 and not self._seen)
+
+
+class Pool:
+    """Idle connections to one replica, newest first."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        limits: Limits,
+        connect_timeout: float,
+        idle_timeout: float,
+        max_idle: int,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.limits = limits
+        self.open: set[UpstreamConnection] = set()
+        self._idle: deque[UpstreamConnection] = deque()
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._max_idle = max_idle
+        self._loop = asyncio.get_running_loop()
+
+    def acquire(self) -> UpstreamConnection | None:
+        """Return a connection that is open and not idle for too long, None when there is none."""
+        oldest = self._loop.time() - self._idle_timeout
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """Open a connection. Raises OSError or TimeoutError."""
+        async with asyncio.timeout(self._connect_timeout):
+            _, connection = await self._loop.create_connection(
+                lambda: UpstreamConnection(self), self.host, self.port
+            )
+        return connection
+
+    def release(self, connection: UpstreamConnection) -> None:
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if len(self._idle) > self._max_idle:
+            self._idle.popleft().abort()
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        self.open.discard(connection)
+
+    def close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().abort()
