@@ -1,0 +1,1 @@
+"""The controller: once a second it observes, decides and acts."""
