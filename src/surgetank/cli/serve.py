@@ -1,0 +1,288 @@
+"""`surgetank serve`: the gateway, from a configuration file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from surgetank import config as configuration
+from surgetank import dashboard
+from surgetank.adapters.descriptors import make_room
+from surgetank.adapters.learned import Learned
+from surgetank.adapters.statedir import StateDir
+from surgetank.autoscaler.controller import Sinks
+from surgetank.autoscaler.loop import Autoscaler
+from surgetank.cli.logfiles import LogFiles
+from surgetank.cli.scaling import DecisionLog, PoolRouting, build_autoscaler
+from surgetank.errors import ConfigError
+from surgetank.gateway.admin import AdminServer
+from surgetank.gateway.keys import KeyRing, read_private
+from surgetank.gateway.observation import GatewayObserver
+from surgetank.gateway.room import RESERVE, connections_within, upstream_descriptors
+from surgetank.gateway.server import Gateway
+from surgetank.gateway.spec import AdminSpec
+from surgetank.policy.flow import FlowControl
+from surgetank.policy.journal import Journal
+
+log = logging.getLogger("surgetank")
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", help="The configuration file.", show_default=False),
+    ] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine, http://HOST:PORT; may be repeated.", show_default=False),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; 0 takes a free one.", show_default=False
+        ),
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of health and metrics; closed unless set.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Serve an OpenAI-compatible gateway in front of your engines.
+
+    Prints a line READY with its address once it listens. SIGTERM lets running requests end;
+    a second one ends them at once. SIGHUP opens the record, journal and decision files anew.
+    """
+
+    def adjust(settings: configuration.Config) -> configuration.Config:
+        if port is not None:
+            settings = replace(settings, listen=replace(settings.listen, port=port))
+        if admin_port is not None:
+            settings = replace(settings, admin=replace(settings.admin, port=admin_port))
+        return settings
+
+    settings = _settings(config, replica or [], adjust)
+    if settings.autoscaler.gateways:
+        raise ConfigError(
+            "autoscaler.gateways is for 'surgetank autoscale', which runs apart from the gateways: "
+            "leave it out to scale within serve"
+        )
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    uvloop.run(_serve(_within_descriptors(settings)))
+
+
+def _within_descriptors(settings: configuration.Config) -> configuration.Config:
+    """Make room for all connections that may be open, or let fewer clients in."""
+    bound = settings.flow.max_in_flight
+    slots = [max(bound, replica.slots or 0) for replica in settings.replicas]
+    slots += [bound] * sum(pool.max_replicas for pool in settings.autoscaler.pools)
+    upstream = sum(upstream_descriptors(n) for n in slots)
+    wanted = settings.listen.max_connections
+    limit = make_room(RESERVE + upstream + wanted)
+    most = connections_within(limit, wanted, upstream)
+    if most < 1:
+        raise ConfigError(f"ulimit -n is {limit}: must be at least {RESERVE + 2}, better 4096")
+    if most < wanted:
+        log.warning(
+            "listen.max_connections = %d is lowered to %d: ulimit -Hn allows %d open files",
+            *(wanted, most, limit),
+        )
+    return replace(settings, listen=replace(settings.listen, max_connections=most))
+
+
+def _settings(
+    path: Path | None,
+    replicas: list[str],
+    adjust: Callable[[configuration.Config], configuration.Config],
+) -> configuration.Config:
+    if path is not None and replicas:
+        raise ConfigError("give either -c FILE or --replica URL: the file has its own replicas")
+    if path is not None:
+        return configuration.load(path, adjust=adjust)
+    if not replicas:
+        raise ConfigError("serve needs -c surgetank.yaml, or --replica http://HOST:PORT")
+    given = json.dumps({"replicas": [{"url": url} for url in replicas]})
+    return configuration.parse(given.encode(), "--replica", adjust=adjust, numbered=False)
+
+
+async def _serve(settings: configuration.Config) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    keys = KeyRing.load(settings.auth, os.environ)
+    async with contextlib.AsyncExitStack() as parts:
+        served = _Served(settings, keys, parts)
+
+        def stop() -> None:
+            if stopping.is_set():
+                served.gateway.end_drain()
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        print(f"READY {await served.start()}", flush=True)
+        await stopping.wait()
+        log.info("draining: no new requests; running ones have %g s", settings.drain_timeout)
+
+
+class _Served:
+    """The object graph of one gateway process: made, started, and ended in the opposite order."""
+
+    def __init__(
+        self,
+        settings: configuration.Config,
+        keys: KeyRing | None,
+        parts: contextlib.AsyncExitStack,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._parts = parts
+        wall_offset = time.time() - loop.time()
+        files = LogFiles(parts, max_buffered=settings.records.max_buffered)
+        records = files.open(settings.records.path)
+        journal = files.open(settings.journal.path)
+        scaled = settings.autoscaler
+        state = StateDir(scaled.state_dir) if scaled.pools else None
+        learned = Learned(state) if state is not None else None
+        if state is not None:
+            parts.callback(state.close)
+
+        def flow(kept: Any) -> FlowControl | Journal:
+            write = journal.write if journal is not None else None
+            return build_flow(settings, write, wall_offset, learned=kept)
+
+        control = flow(None) if learned is None else learned.use("flow", flow)
+        self.gateway = Gateway(
+            settings.gateway,
+            control,
+            keys=keys,
+            write_record=records.write if records is not None else None,
+            records_dropped=(lambda: records.dropped) if records is not None else (lambda: 0),
+            wall_offset=wall_offset,
+        )
+        observer = GatewayObserver(self.gateway)
+        decisions = files.open(scaled.decisions)
+        self._decisions = DecisionLog(decisions.write if decisions is not None else None)
+        self._autoscaler: Autoscaler | None = None
+        if state is not None and learned is not None:
+            self._autoscaler = build_autoscaler(
+                scaled,
+                state,
+                learned,
+                observer=observer,
+                routing=lambda pool: PoolRouting(self.gateway.fleet, pool.model),
+                clock=loop.time,
+                wall_offset=wall_offset,
+                sinks=Sinks(self._decisions.add, records.write if records else lambda _: None),
+                also=lambda: {"flow": self.gateway.driver.flow.learned()},
+            )
+            self.gateway.fleet.unresponsive = self._unresponsive
+        token = settings.admin.token_file
+        self._admin = AdminServer(
+            self.gateway,
+            _with_admin_port(settings),
+            observer=observer,
+            decisions=self._decisions.after if self._autoscaler is not None else None,
+            token=None if token is None else read_private(Path(token)).strip(),
+        )
+
+    async def start(self) -> str:
+        """Start all parts. Returns the addresses, as the READY line gives them."""
+        settings, parts = self._settings, self._parts
+        port = await self.gateway.start()
+        words = [_address(settings.listen.host, port)]
+        if self._autoscaler is not None:
+            parts.push_async_callback(self._autoscaler.stop)
+        parts.push_async_callback(self._admin.stop)  # it tells of the draining to its end
+        parts.push_async_callback(self.gateway.drain)
+        admin_port = await self._admin.start()
+        if admin_port is not None:
+            words.append(f"admin={_address(settings.admin.host, admin_port)}")
+        if self._autoscaler is not None:
+            await self._autoscaler.start()
+        if settings.page.port is not None and admin_port is not None:
+            words.append(f"page={await self._start_page(admin_port)}")
+        return " ".join(words)
+
+    async def _start_page(self, admin_port: int) -> str:
+        spec, token = self._settings.page, self._settings.admin.token_file
+        page = await dashboard.start(
+            _address(self._settings.admin.host, admin_port),
+            token_file=None if token is None else Path(token),
+            host=spec.host,
+            port=spec.port or 0,
+        )
+        self._parts.push_async_callback(page.stop)
+        return page.address
+
+    def _unresponsive(self, replica: str, why: str) -> None:
+        assert self._autoscaler is not None  # noqa: S101 (set beside the callback)
+        for controller in self._autoscaler.controllers:
+            controller.unresponsive(replica, why)
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _with_admin_port(settings: configuration.Config) -> AdminSpec:
+    """The live page reads the admin listener: with a page it is open, on loopback if unset."""
+    if settings.page.port is None or settings.admin.port is not None:
+        return settings.admin
+    return replace(settings.admin, port=0)
+
+
+def build_flow(
+    settings: configuration.Config,
+    journal: Callable[[str], object] | None,
+    wall_offset: float,
+    *,
+    learned: Mapping[str, Any] | None = None,
+) -> FlowControl | Journal:
+    """Make the decisions of this process, journalled when asked for."""
+    draw = random.Random(secrets.randbits(64)).random
+    models = [r.model for r in settings.replicas if r.model is not None]
+    models += [pool.model for pool in settings.autoscaler.pools]
+    tenants, tiers = settings.tenants, settings.tiers
+    if journal is None:
+        return FlowControl(
+            settings.flow,
+            tenants=tenants,
+            tiers=tiers,
+            models=models,
+            draw=draw,
+            learned=learned,
+        )
+    return Journal(
+        journal,
+        settings.flow,
+        tenants=tenants,
+        tiers=tiers,
+        models=models,
+        draw=draw,
+        learned=learned,
+        wall_offset=wall_offset,
+    )

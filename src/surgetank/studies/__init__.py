@@ -1,0 +1,1 @@
+"""Runs that join several shells: the demo."""
