@@ -45,6 +45,7 @@ def conserved(act: FleetAct) -> None:
             assert sum(kinds[tenant, kind] for kind in Kind) == due[tenant]
 
 
+@pytest.mark.heavy  # half a minute: chosen by name, -m heavy
 def test_a_short_burst_is_followed_with_real_processes_and_nothing_is_cut(tmp_path: Path) -> None:
     schedule = pulse(SHORT, 1)
     views: list[str] = []
