@@ -1,4 +1,4 @@
-"""The second act with real processes: a short form of it here, the whole with -m heavy."""
+"""The second act with real processes: whole runs go by name (-m heavy), mishaps are here."""
 
 from __future__ import annotations
 
