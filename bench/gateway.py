@@ -39,7 +39,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 class Load:
     """What every proxy gets. Rates in requests per second, times in seconds."""
 
-    rate: float = 2500.0  # a burst: at a trickle each proxy pays for cold caches, and none is busy
+    rate: float = 1000.0
     connections: int = 64
     streams: int = 200
     interval: float = 0.02
