@@ -47,6 +47,7 @@ class Pulse:
     offered: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     ttft: list[tuple[float, float, str]] = field(default_factory=list)
+    arrivals: list[tuple[int, int, int]] = field(default_factory=list)  # the last 30 s
     decisions: list[dict[str, Any]] = field(default_factory=list)
     serving: int = 3
     standby: int = 2
@@ -65,6 +66,7 @@ class Pulse:
         self.starting = [at for at in self.starting if at > self.elapsed]
         capacity = self.serving * SERVICE
         arrived = self._arrivals()
+        self.arrivals = [*self.arrivals[-29:], (int(self.now), arrived, 500 * arrived)]
         waits = self.queue / capacity
         refused = max(0.0, self.queue + arrived - capacity - 400)
         self.queue = min(400.0, max(0.0, self.queue + arrived - capacity))
@@ -145,6 +147,7 @@ class Pulse:
             },
             "outcomes": dict(self.outcomes),
             "ttft": self.ttft,
+            "arrivals": self.arrivals,
             "pools": [
                 {
                     "model": "llama-3.1-8b",

@@ -85,6 +85,15 @@ def test_curves_and_numbers_move_while_the_source_answers(page: chromium.Browser
     assert page.evaluate("document.querySelectorAll('.tile').length") == 6
 
 
+def test_the_dispersion_of_the_last_minutes_is_told(page: chromium.Browser) -> None:
+    page.until("!document.querySelector('#burstiness').hidden")
+    told = text(page, "#burstiness")
+    assert told.startswith("Last ")
+    assert "IDC" in told
+    assert "(1 for Poisson)" in told
+    assert page.evaluate("document.querySelector('#burstiness').title") != ""
+
+
 def test_names_in_any_script_are_shown_as_they_are_and_run_nothing(page: chromium.Browser) -> None:
     page.until("document.querySelectorAll('#tenants li:not([hidden])').length === 7")
     shown = page.evaluate("[...document.querySelectorAll('#tenants bdi')].map((e) => e.innerText)")

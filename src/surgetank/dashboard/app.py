@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surgetank.dashboard.board import Board
 
 STATIC: Final = Path(__file__).parent / "static"
+_SHARED: Final = ("surgetank.report", "static")  # chart library, palette, theme: as in reports
 _VIEWERS: Final = 100  # open pages at once
 
 SECURITY: Final = {
@@ -62,7 +63,7 @@ def application(board: Board, *, loopback: bool) -> ASGIApp:
             routes=[
                 Route("/", page),
                 Route("/stream", stream),
-                Mount("/static", StaticFiles(directory=STATIC)),
+                Mount("/static", StaticFiles(directory=STATIC, packages=[_SHARED])),
             ]
         ),
         loopback=loopback,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from surgetank.dashboard.burstiness import Burstiness
 from surgetank.dashboard.decisions import Decisions
 from surgetank.dashboard.history import History, Sample
 from surgetank.dashboard.observation import Decision, Observation
@@ -26,7 +27,8 @@ class Status(msgspec.Struct, frozen=True):
     """`state`: connecting, live or lost, so since `since` (Unix seconds); `detail` says why.
 
     `autoscaler`: whether the source has one whose decisions it can tell; None: not known yet.
-    `doubt`: why its decisions could not be read this time.
+    `doubt`: why its decisions could not be read this time. `burstiness`: of the last 15 minutes,
+    None while there are no arrivals to tell it from.
     """
 
     state: str
@@ -36,6 +38,7 @@ class Status(msgspec.Struct, frozen=True):
     gateway: str = ""
     autoscaler: bool | None = None
     doubt: str = ""
+    burstiness: Burstiness | None = None
 
 
 class Board:
@@ -69,6 +72,10 @@ class Board:
     def doubt(self, detail: str) -> None:
         """The source answered, but its decisions could not be read."""
         self.status = msgspec.structs.replace(self.status, doubt=detail)
+
+    def tell(self, burstiness: Burstiness) -> None:
+        """New figures of the last minutes."""
+        self.status = msgspec.structs.replace(self.status, burstiness=burstiness)
 
     def notify(self) -> None:
         """Wake every viewer: what belongs to this second is in."""

@@ -43,7 +43,10 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """One answer of GET /observation. `ttft`: (Unix seconds of the first token, TTFT, tenant)."""
+    """One answer of GET /observation. `ttft`: (Unix seconds of the first token, TTFT, tenant).
+
+    `arrivals`: (Unix second, requests that came in it, their prompt tokens), of complete seconds.
+    """
 
     v: int
     gateway: str
@@ -53,6 +56,7 @@ class Observation(msgspec.Struct, frozen=True):
     tenants: dict[str, Tenant] = {}
     outcomes: dict[str, float] = {}
     ttft: list[tuple[float, float, str]] = []
+    arrivals: list[tuple[int, int, int]] = []
     pools: list[Pool] = []
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from surgetank.adapters.http import FetchError, Response, fetch
 from surgetank.dashboard.board import Board
+from surgetank.dashboard.burstiness import Live
 from surgetank.dashboard.observation import SourceError, read_decisions, read_observation
 
 PERIOD: Final = 1.0  # seconds
@@ -24,6 +25,8 @@ class Poll:
         self._source = source.rstrip("/")
         self._board = board
         self._headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
+        self._live = Live()
+        self._figures: asyncio.Task[None] | None = None
         self._after = 0  # the number of the next decision
         self._wall_offset = time.time() - time.monotonic()  # once: curves must not run backwards
 
@@ -57,6 +60,12 @@ class Poll:
         if self._board.status.gateway not in {"", seen.gateway}:
             self._after = 0  # another process, which numbers its decisions anew
         self._board.observe(seen, self._now())
+        self._live.take(seen)
+        if self._live.due(self._now()) and (self._figures is None or self._figures.done()):
+            self._figures = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        self._board.tell(await asyncio.to_thread(self._live.figures))
 
     async def _decide(self) -> None:
         answer = await self._get(f"/decisions?after={self._after}")

@@ -76,6 +76,23 @@ function tile(name, value, more, tone = "") {
   );
 }
 
+// The figures of `surgetank analyze`, of the last minutes: 1 is what independent users would give.
+export function burstiness({ burstiness: found }) {
+  const line = find("burstiness");
+  line.hidden = !found;
+  if (!found) return;
+  const told = found.idc.filter(([, value]) => value !== null);
+  const idc = told.map(([window, value]) => `${compact(value)} at ${window} s`).join(", ");
+  const [base, peak, width, period] = found.pulse ?? [];
+  const pulse = found.pulse
+    ? ` Pulse: ${rate(base)} to ${rate(peak)} req/s for ${seconds(width)} of every ${seconds(period)}.`
+    : "";
+  const shape = found.confident ? found.shape : "too early to tell";
+  const text = `Last ${span(found.seconds)}: ${shape}.${idc ? ` IDC ${idc} (1 for Poisson).` : ""}${pulse}`;
+  if (line.textContent !== text) line.textContent = text;
+  line.title = found.text;
+}
+
 // One button per colour: shows or hides that tenant's curves. Buttons stay, so that focus stays.
 export function tenants(store, hidden, index, toggle) {
   const list = find("tenants");
