@@ -163,7 +163,7 @@ def test_sigterm_while_loading_ends_at_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--profile", "nope"], "surgetank: no engine profile `nope`: use one of"),
+        (["--profile", "nope"], "surgetank: no engine profile `nope`: `surgetank profiles` lists"),
         (["--fault", "cute"], "surgetank: fault kind 'cute': must be one of"),
         (["--speed", "0"], "surgetank: --speed 0.0: must be > 0"),
         (["--host", "203.0.113.1"], "surgetank: --host 203.0.113.1 --port 0: cannot listen"),

@@ -32,7 +32,7 @@ class Shed(StrEnum):
 
 
 _OUTPUT = OutputSpec()
-_PROFILE = f"A built-in profile ({', '.join(profiles.builtin_names())}) or a .toml file's path."
+_PROFILE = "A built-in profile (`surgetank profiles` lists them), or a .toml or .yaml file's path."
 _FAULT = "Misbehave: KIND[:KEY=VALUE,...], repeatable, applied in this order; kinds below."
 _FAULTS = (
     'Faults, also while it runs: POST /mock/faults \'{"kind": "cut", "after": 5}\' (GET lists them,'

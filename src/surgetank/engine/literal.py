@@ -10,8 +10,13 @@ are all computed:
     waiting, only if nothing was preempted: while budget and seats last, the head of the line;
         with the full-prompt gate all its tokens must fit in the free blocks, else stop
 
-Source: vLLM 0.33 `v1/core/sched/scheduler.py`, without prefix cache and asynchronous scheduling;
-the golden files in tests/data/golden are its own results.
+Source: vLLM 0.33 `v1/core/sched/scheduler.py`, without asynchronous scheduling; the golden files in
+tests/data/golden are its own results.
+
+The prefix cache is approximate: whoever adds a sequence says how many tokens of its prompt are
+cached. Those need no computing, each time it is admitted (also after a preemption), but they hold
+blocks of its own and stand before its first chunk as context; at least one token is computed. Real
+engines share cached blocks between sequences, evict them, and find whole blocks only.
 
 Rule: no clock. Inputs come in order of time, and every step due before an input is run before it:
 
@@ -53,7 +58,9 @@ class _Sequence:
     __slots__ = (
         "arrived",
         "blocks",
+        "cached",
         "computed",
+        "decoding",
         "gone",
         "id",
         "length",
@@ -66,11 +73,20 @@ class _Sequence:
     )
 
     def __init__(
-        self, id_: str, prompt: int, output: int, *, priority: int, order: int, arrived: float
+        self,
+        id_: str,
+        prompt: int,
+        output: int,
+        *,
+        cached: int,
+        priority: int,
+        order: int,
+        arrived: float,
     ) -> None:
         self.id = id_
         self.prompt = prompt
         self.total = prompt + output
+        self.cached = min(cached, prompt - 1)
         self.priority = priority
         self.order = order
         self.arrived = arrived
@@ -79,6 +95,7 @@ class _Sequence:
         self.blocks = 0
         self.scheduled = 0  # tokens of it in the step in flight
         self.waiting = True
+        self.decoding = False  # has had a token since it was admitted
         self.gone = False  # finished or aborted
 
 
@@ -123,18 +140,47 @@ class Batcher:
         """Blocks held by running sequences."""
         return self.profile.kv_blocks - self._free
 
+    @property
+    def decoding(self) -> int:
+        """Sequences past their prefill: the decode batch."""
+        return sum(s.decoding for s in self._running)
+
+    @property
+    def kv_tokens_used(self) -> int:
+        """Tokens in the KV, those of the step in flight too (blocks are fuller or emptier)."""
+        return sum(s.computed for s in self._running)
+
+    @property
+    def prefill_backlog(self) -> int:
+        """Tokens to compute before everyone in flight decodes; chunks in flight count as done."""
+        waiting = sum(s.length - s.cached for s in self._alive.values() if s.waiting)
+        return waiting + sum(s.length - s.computed for s in self._running if not s.decoding)
+
+    def tokens(self, id_: str) -> int:
+        """Return the output so far of a sequence in flight. Raises KeyError for any other."""
+        sequence = self._alive[id_]
+        return sequence.length - sequence.prompt
+
     def has_room(self, sequences: int = 1) -> bool:
         """Tell whether so many more would be admitted, not shed."""
         most = self.profile.max_queued
         return most is None or len(self._alive) + sequences <= most
 
     def add(
-        self, id_: str, prompt_tokens: int, output_tokens: int, now: float, *, priority: int = 0
+        self,
+        id_: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        now: float,
+        *,
+        priority: int = 0,
+        cached_tokens: int = 0,
     ) -> bool:
         """Queue a sequence that will produce exactly `output_tokens`; False when it is shed.
 
-        A lower `priority` goes first (with the priority policy only). Raises ValueError for what a
-        server must have refused before: no tokens, more than `max_model_len`, an id in use.
+        A lower `priority` goes first (with the priority policy only). `cached_tokens` of the prompt
+        are found in the prefix cache. Raises ValueError for what a server must have refused before:
+        no tokens, more than `max_model_len`, an id in use.
         """
         self._in_order(now)
         total = prompt_tokens + output_tokens
@@ -144,13 +190,21 @@ class Batcher:
                 f"{prompt_tokens} prompt and {output_tokens} output tokens:"
                 f" must be >= 1 each and <= {limit} in all"
             )
+        if cached_tokens < 0:
+            raise ValueError(f"{cached_tokens} cached tokens: must be >= 0")
         if id_ in self._alive:
             raise ValueError(f"sequence {id_!r} is in flight already: must be new")
         if not self.has_room():
             return False
         self._orders += 1
         sequence = _Sequence(
-            id_, prompt_tokens, output_tokens, priority=priority, order=self._orders, arrived=now
+            id_,
+            prompt_tokens,
+            output_tokens,
+            cached=cached_tokens,
+            priority=priority,
+            order=self._orders,
+            arrived=now,
         )
         self._alive[id_] = sequence
         self._enqueue(sequence)
@@ -205,6 +259,7 @@ class Batcher:
             if sequence.gone or sequence.computed < sequence.length:
                 continue  # aborted meanwhile, or a chunk that leaves some of its prompt
             sequence.length += 1
+            sequence.decoding = True
             tokens = sequence.length - sequence.prompt
             kind = EventKind.FIRST_TOKEN if tokens == 1 else EventKind.TOKEN
             events.append(Event(kind, sequence.id, at, tokens))
@@ -285,8 +340,8 @@ class Batcher:
             sequence = self._head()
             if sequence is None:
                 return
-            n = min(sequence.length, budget)
-            blocks = -(-n // size)
+            n = min(sequence.length - sequence.cached, budget)
+            blocks = -(-(sequence.cached + n) // size)
             if (
                 -(-sequence.length // size) if self.profile.full_prompt_gate else blocks
             ) > self._free:
@@ -294,6 +349,7 @@ class Batcher:
             heappop(self._queue)
             self._waiting -= 1
             sequence.waiting = False
+            sequence.computed = sequence.cached
             self._free -= blocks
             sequence.blocks = blocks
             sequence.scheduled = n
@@ -310,6 +366,7 @@ class Batcher:
         self._release(victim)
         victim.computed = victim.scheduled = 0
         victim.waiting = True
+        victim.decoding = False
         self.preemptions += 1
         self._front -= 1
         self._enqueue(victim, front=True)

@@ -3,6 +3,9 @@
 Engine time runs `speed` times as fast as real time. Rule: every step happens at the engine time the
 batcher says, however late its timer fires; so rates are exact and only single tokens jitter, by
 what the event loop's timers do (a millisecond).
+
+The batcher is the step-by-step one: a server streams each token of each step, so there is nothing
+to skip, and a step is a twentieth of what its tokens cost (docs/concepts/engine-model.md).
 """
 
 from __future__ import annotations

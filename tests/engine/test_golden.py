@@ -1,4 +1,4 @@
-"""The batcher against vLLM's own scheduler, request by request."""
+"""Both batchers against vLLM's own scheduler, request by request."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from surgetank.engine.literal import Batcher, EventKind
 from surgetank.engine.profile import EngineProfile
+from surgetank.engine.replica import Replica
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
@@ -22,13 +23,42 @@ COEFFICIENTS: dict[str, Any] = {
     "e_ns": 29.5,
     "max_model_len": 16384,
 }
+PRIORITY = {"scheduling": "priority"}
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "big": ({"kv_blocks": 29686}, 0),
     "tight": ({"kv_blocks": 3000}, 730),
     "tight_noreserve": ({"kv_blocks": 3000, "full_prompt_gate": False}, 1667),
     "seq32": ({"kv_blocks": 29686, "max_num_seqs": 32}, 0),
     "tok512": ({"kv_blocks": 29686, "max_num_batched_tokens": 512}, 0),
+    "bursty": ({"kv_blocks": 2000}, 372),
+    "bursty_priority": ({"kv_blocks": 2000} | PRIORITY, 327),
+    "bursty_priority_noreserve": (
+        {
+            "kv_blocks": 1200,
+            "max_num_seqs": 64,
+            "max_num_batched_tokens": 1024,
+            "full_prompt_gate": False,
+        }
+        | PRIORITY,
+        1714,
+    ),
+    "bursty_block32": (
+        {
+            "kv_blocks": 800,
+            "block_size": 32,
+            "max_num_batched_tokens": 512,
+            "full_prompt_gate": False,
+        },
+        1613,
+    ),
 }
+
+
+def trace_of(case: str) -> list[list[float]]:
+    """Return arrival (s), prompt, output and priority of each request."""
+    if case.startswith("bursty"):
+        return rows("bursty_trace")
+    return [[*row, 0.0] for row in rows("trace")]
 
 
 def rows(name: str) -> list[list[float]]:
@@ -38,11 +68,14 @@ def rows(name: str) -> list[list[float]]:
         return [[float(cell) for cell in row] for row in reader]
 
 
+@pytest.mark.parametrize("kind", [Batcher, Replica])
 @pytest.mark.parametrize("case", CASES)
-def test_every_ttft_finish_time_and_preemption_equals_vllms(case: str) -> None:
+def test_every_ttft_finish_time_and_preemption_equals_vllms(
+    case: str, kind: type[Batcher | Replica]
+) -> None:
     settings, preemptions = CASES[case]
-    trace = rows("trace")
-    batcher = Batcher(EngineProfile(name=case, **COEFFICIENTS, **settings))
+    trace = trace_of(case)
+    batcher = kind(EngineProfile(name=case, **COEFFICIENTS, **settings))
     first: dict[str, float] = {}
     finish: dict[str, float] = {}
     preempted = dict.fromkeys(map(str, range(len(trace))), 0)
@@ -57,9 +90,9 @@ def test_every_ttft_finish_time_and_preemption_equals_vllms(case: str) -> None:
                 elif event.kind is EventKind.PREEMPTED:
                     preempted[event.id] += 1
 
-    for i, (arrived, prompt, output) in enumerate(trace):
+    for i, (arrived, prompt, output, priority) in enumerate(trace):
         run_steps(arrived)
-        assert batcher.add(str(i), int(prompt), int(output), arrived)
+        assert batcher.add(str(i), int(prompt), int(output), arrived, priority=int(priority))
     run_steps(float("inf"))
 
     expected = rows(case)
