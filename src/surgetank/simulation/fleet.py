@@ -1,0 +1,149 @@
+"""The simulated replicas: their engines, the nodes they stand on, and how long they existed.
+
+Rule: a replica is asked for, becomes ready or fails, serves, and is gone; it costs from the first
+to the last, in whatever state.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+
+import numpy as np
+
+from surgetank.engine.coldstart import ColdStart, Start
+from surgetank.policy.replica import Replica, Signals
+from surgetank.simulation.engines import Engine
+from surgetank.simulation.scenario import PoolPlan
+
+
+class Machine:
+    """One replica. `armed`: when its next step stands in the fleet's heap; -1.0 with none."""
+
+    __slots__ = (
+        "armed",
+        "asked",
+        "code",
+        "draining",
+        "engine",
+        "fresh",
+        "gone",
+        "id",
+        "node",
+        "plan",
+        "ready",
+        "replica",
+        "routed",
+        "rows",
+    )
+
+    def __init__(self, name: str, code: int, plan: PoolPlan, engine: Engine, asked: float) -> None:
+        self.id = name
+        self.code = code
+        self.plan = plan
+        self.engine = engine
+        self.replica: Replica = plan.replica(name)
+        self.asked = asked
+        self.node = -1
+        self.ready: float | None = None
+        self.gone: float | None = None
+        self.routed = False  # the gateway sends to it
+        self.draining = False
+        self.armed = -1.0
+        self.fresh = 0  # came since its latest step began
+        self.rows: set[int] = set()  # in flight here
+
+    def signals(self, now: float) -> Signals:
+        """What a scrape of its metrics says, as vLLM counts: after its latest step.
+
+        So what came while a step runs is not told as waiting: the next step may well take it.
+        """
+        engine = self.engine
+        engine.observe(now)
+        used = engine.kv_blocks_used / self.plan.profile.kv_blocks
+        waiting = max(0, engine.waiting - self.fresh)
+        return Signals(now, waiting, engine.running, used)
+
+
+class Nodes:
+    """The machines of one pool. What was there last is taken again first: its caches are warm."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = inf if most is None else most
+        self._free: list[int] = []
+        self._known = 0
+        self._used: set[int] = set()  # held a replica once
+
+    def take(self) -> int | None:
+        """Give a node; None: there is none left."""
+        if self._free:
+            return self._free.pop()
+        if self._known >= self._most:
+            return None
+        self._known += 1
+        return self._known - 1
+
+    def warm(self, node: int) -> bool:
+        """Whether a replica was loaded there before."""
+        return node in self._used
+
+    def loaded(self, node: int) -> None:
+        """A replica came up there."""
+        self._used.add(node)
+
+    def give_back(self, node: int) -> None:
+        self._free.append(node)
+
+
+class Fleet:
+    """All machines, and the order of their next steps."""
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}  # those that are not gone
+        self.all: list[Machine] = []
+        self.heap: list[tuple[float, int, Machine]] = []
+        self._pushed = 0
+
+    def add(self, name: str, plan: PoolPlan, engine: Engine, now: float) -> Machine:
+        machine = Machine(name, len(self.all), plan, engine, now)
+        self.machines[name] = machine
+        self.all.append(machine)
+        return machine
+
+    def remove(self, machine: Machine, now: float) -> None:
+        """It is gone; its engine computes no more."""
+        if self.machines.pop(machine.id, None) is not None:
+            machine.gone = now
+            machine.armed = -1.0
+
+    def arm(self, machine: Machine) -> None:
+        """Note when its next step is due, after anything that may have moved it."""
+        due = machine.engine.due
+        if due is None:
+            machine.armed = -1.0
+        elif due != machine.armed:
+            machine.armed = due
+            self._pushed += 1
+            heappush(self.heap, (due, self._pushed, machine))
+
+    def next_step(self) -> float:
+        """When the first step is due; inf for never. Entries that were overtaken are dropped."""
+        heap = self.heap
+        while heap and heap[0][0] != heap[0][2].armed:
+            heappop(heap)
+        return heap[0][0] if heap else inf
+
+    def hours(self, end: float) -> float:
+        """Replica-hours up to `end`: starting, warm, serving and draining alike."""
+        seconds = sum(
+            max(0.0, min(end, end if m.gone is None else m.gone) - m.asked) for m in self.all
+        )
+        return seconds / 3600
+
+
+def draw_start(start: ColdStart, nodes: Nodes, node: int | None, rng: np.random.Generator) -> Start:
+    """Draw a start on a node; without a node it is denied."""
+    drawn = start.draw(rng, warm_node=node is not None and nodes.warm(node))
+    if node is None:
+        return Start("denied", start.denied_s, ())
+    return drawn
