@@ -243,7 +243,13 @@ class Running:
 
     gateway: Gateway
     port: int
-    records: list[RequestRecord]
+    written: list[RequestRecord]
+
+    @property
+    def records(self) -> list[RequestRecord]:
+        """What has been written, all that ended by now included."""
+        self.gateway.ledger.book()
+        return self.written
 
     def record(self) -> RequestRecord:
         assert len(self.records) == 1

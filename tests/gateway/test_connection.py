@@ -142,6 +142,37 @@ def test_only_a_valid_key_gets_in_and_decides_the_tenant() -> None:
     run(test)
 
 
+def test_each_request_of_a_connection_is_judged_by_its_own_key_and_the_present_ring() -> None:
+    async def test() -> None:
+        ring = _ring(gold="sk-st-gold", free="sk-st-free")
+        async with serving(Engine(), keys=ring) as gateway:
+            client = await RawClient.connect(gateway.port)
+            for key in ("gold", "gold", "free", "gold", "free", "free"):
+                client.send(post(chat(), headers=f"authorization: Bearer sk-st-{key}\r\n"))
+                assert (await client.reply()).status == 200
+                assert gateway.records[-1].tenant == key
+            gateway.gateway.keys = _ring(gold="sk-st-gold")  # the other one was revoked
+            client.send(post(chat(), headers="authorization: Bearer sk-st-free\r\n"))
+            assert (await client.reply()).status == 401
+            client.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("header", ["", "authorization: Bearer sk-st-gol\r\n"])
+def test_a_key_that_was_let_in_lets_nobody_else_in_on_its_connection(header: str) -> None:
+    async def test() -> None:
+        async with serving(Engine(), keys=_ring(gold="sk-st-gold")) as gateway:
+            client = await RawClient.connect(gateway.port)
+            client.send(post(chat(), headers="authorization: Bearer sk-st-gold\r\n"))
+            assert (await client.reply()).status == 200
+            client.send(post(chat(), headers=header))
+            assert (await client.reply()).status == 401
+            client.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize("second", ["sk-st-free", "sk-st-gold"])
 def test_two_keys_on_one_request_are_400_and_neither_is_believed(second: str) -> None:
     async def test() -> None:

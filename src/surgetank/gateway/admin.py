@@ -118,6 +118,7 @@ class AdminServer:
         return JSONResponse(body, status_code=200 if state == "ready" else 503)
 
     async def _metrics(self, _: Request) -> Response:
+        self._gateway.ledger.book()
         return Response(
             self._gateway.metrics.exposition(self._gateway.gauges()),
             media_type="text/plain; version=0.0.4; charset=utf-8",

@@ -17,6 +17,7 @@ from surgetank.wire.sse import SseOverflow, SseScanner
 
 _HELD_BODY: Final = 1 << 20  # a whole answer up to this size is sent in one piece, replayable
 _ERROR_BODY: Final = 64 << 10
+_COMPLETED: Final = Outcome.COMPLETED  # a member looked up in its enum takes 0.15 us
 
 
 class Client(Protocol):
@@ -135,7 +136,7 @@ class StreamAnswer:
             elif scanner.finish_reason == "abort":
                 host.finish(Outcome.UPSTREAM_ERROR, "the engine aborted the request", 200)
             else:
-                host.finish(Outcome.COMPLETED, "", 200)
+                host.finish(_COMPLETED, "", 200)
 
     def usage(self) -> Usage | None:
         return _scanned_usage(self._scanner)
@@ -184,7 +185,7 @@ class AssembledAnswer:
             return
         if host.client is not None:
             host.client.answer(200, replies.JSON_TYPE + host.headers(), body)
-        host.finish(Outcome.COMPLETED, "", 200)
+        host.finish(_COMPLETED, "", 200)
 
     def usage(self) -> Usage | None:
         return _scanned_usage(self._scanner)
@@ -235,10 +236,10 @@ class WholeAnswer:
                 client.end_stream()
             else:
                 client.answer(200, self._content_type() + host.headers(), body)
-        host.finish(Outcome.COMPLETED, "", 200)
+        host.finish(_COMPLETED, "", 200)
 
     def _content_type(self) -> bytes:
-        told = self._head.get(b"content-type")
+        told = self._head.fields.get(b"content-type")
         return b"content-type: %b\r\n" % told if told else replies.JSON_TYPE
 
     def usage(self) -> Usage | None:

@@ -9,27 +9,27 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, cast
-from urllib.parse import unquote
 
 from surgetank.gateway import replies
+from surgetank.gateway.listing import is_of_models, models_answer
 from surgetank.gateway.relay import Exchange
 from surgetank.gateway.room import MOST_TURNED_AWAY
 from surgetank.policy.request import Outcome, Request
 from surgetank.wire.http1 import LAST_CHUNK, ProtocolError, RequestHead, RequestParser
-from surgetank.wire.openai import ROUTES, BadRequest, model_body, models_body, parse_request
+from surgetank.wire.openai import ROUTES, BadRequest, parse_request
 
 if TYPE_CHECKING:
+    from surgetank.gateway.keys import KeyRing
     from surgetank.gateway.server import Gateway
 
-_MODELS: Final = "/v1/models"
-_MODEL: Final = "/v1/models/"  # and a name, percent-encoded or not: it may hold slashes
-_NO_NAME: Final = frozenset({"", ".", ".."})  # parts of a path that others resolve
 _MAX_PIPELINED: Final = 64 << 10
 _LINGER: Final = 1.0  # seconds to read and drop what a refused client is still sending
 _CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _TRACE: Final = (b"traceparent", b"tracestate")
 _SECONDS: Final = re.compile(rb"[0-9]+(?:\.[0-9]+)?")
+_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -38,8 +38,8 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_backlog", "_closing", "_deadline", "_exchange", "_gateway", "_head", "_held",
-        "_keep_alive", "_lingering", "_parser", "_paused", "_phase", "_pieces", "_tenant", "_timer",
-        "_timer_at", "_transport", "_version", "_write_timer",
+        "_keep_alive", "_key", "_lingering", "_parser", "_paused", "_phase", "_pieces", "_ring",
+        "_tenant", "_timer", "_timer_at", "_transport", "_version", "_write_timer",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway) -> None:
@@ -58,6 +58,8 @@ class ClientConnection(asyncio.Protocol):
         self._phase = "idle"
         self._head: RequestHead | None = None
         self._tenant = ""
+        self._key = b""  # the Authorization header that `_tenant` was told by, and the ring
+        self._ring: KeyRing | None = None
         self._pieces: list[bytes] = []
         self._held = 0  # bytes of a body that is still coming
         self._keep_alive = True
@@ -255,7 +257,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refusal_by_head(self, head: RequestHead) -> tuple[int, bytes, bytes] | None:
         gateway = self._gateway
-        allowed = "POST" if head.path in ROUTES else "GET" if _is_of_models(head.path) else None
+        allowed = "POST" if head.path in ROUTES else "GET" if is_of_models(head.path) else None
         if allowed is None:
             return replies.plain_error(
                 404, "no such route", code="not_found"
@@ -265,17 +267,26 @@ class ClientConnection(asyncio.Protocol):
                 405, f"{head.path} takes {allowed}", code="method_not_allowed"
             )
             return status, headers + b"allow: %b\r\n" % allowed.encode(), body
-        tenant = gateway.tenant_of(head)
-        if tenant is None:
+        if not self._is_let_in(head.fields.get(b"authorization")):
             gateway.metrics.unauthorized += 1
             status, headers, body = replies.plain_error(
                 401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
             )
             return status, headers + replies.CHALLENGE, body
-        self._tenant = tenant
         if gateway.draining:
             return self._shutting_down()
         return None
+
+    def _is_let_in(self, authorization: bytes | None) -> bool:
+        """Know whose request it is, by its key; the key of the request before it at once."""
+        gateway, told = self._gateway, authorization or b""
+        if told and self._ring is gateway.keys and compare_digest(told, self._key):
+            return True
+        tenant = gateway.tenant_of(authorization)
+        if tenant is None:
+            return False
+        self._tenant, self._key, self._ring = tenant, told, gateway.keys
+        return True
 
     def _complete(self) -> None:
         """A whole request is here: answer it or start its exchange."""
@@ -284,7 +295,7 @@ class ClientConnection(asyncio.Protocol):
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         gateway = self._gateway
         assert head is not None  # noqa: S101 (a complete message has a head)
-        own_id, named = gateway.next_id(), head.fields
+        own_id, path, named = gateway.next_id(), head.path, head.fields
         shown_id = named.get(b"x-request-id")
         if shown_id is None or not _CLIENT_ID.fullmatch(shown_id):
             shown_id = own_id.encode()
@@ -293,11 +304,12 @@ class ClientConnection(asyncio.Protocol):
         self._pieces = []
         if self._held:
             self._let_go()
-        if head.path not in ROUTES:
-            self._write_early(*self._models_answer(head.path), shown_id)
+        if path not in ROUTES:
+            names, created = gateway.fleet.models(), int(gateway.wall_offset)
+            self._write_early(*models_answer(path, names, created), shown_id)
             return
         try:
-            parsed = parse_request(head.path, body)
+            parsed = parse_request(path, body)
         except BadRequest as error:
             gateway.metrics.rejected += 1
             self._write_early(
@@ -306,8 +318,7 @@ class ClientConnection(asyncio.Protocol):
             return
         retry = named.get(b"x-stainless-retry-count")
         patience = named.get(b"x-stainless-read-timeout")
-        # By position: a call of a class puts keywords in a dict first.
-        request = Request(
+        fields = (
             own_id,
             self._tenant,
             parsed.model,
@@ -318,34 +329,26 @@ class ClientConnection(asyncio.Protocol):
             parsed.max_tokens,
             parsed.choices,
             len(body),
-            head.path,
+            path,
             parsed.stream,
             parsed.session,
             0 if retry is None else _small_int(retry),
             None,  # no TTFT objective of its own
             # The client gives up when it has read nothing for so long: it is told a little before.
             None if patience is None else _seconds(patience, share=0.9),
+            None,  # the tenant's own total time
         )
+        request = _new(Request, fields)
         trace = b""
-        for name in _TRACE:
-            if name in named:
-                trace += b"%b: %b\r\n" % (name, named[name])
+        if b"traceparent" in named or b"tracestate" in named:
+            trace = b"".join([b"%b: %b\r\n" % (x, named[x]) for x in _TRACE if x in named])
         exchange = Exchange(gateway, self, request, parsed, shown_id, trace)
         self._exchange = exchange
-        counter = gateway.fleet.counter(parsed)
+        counter = gateway.fleet.counter(parsed) if gateway.fleet.counts else None
         if counter is None:
             exchange.offer()
         else:
             exchange.offer_counted(counter)
-
-    def _models_answer(self, path: str) -> tuple[int, bytes, bytes]:
-        names, created = self._gateway.fleet.models(), int(self._gateway.wall_offset)
-        if path == _MODELS:
-            return 200, replies.JSON_TYPE, models_body(names, created)
-        name = unquote(path.removeprefix(_MODEL))
-        if name in names:
-            return 200, replies.JSON_TYPE, model_body(name, created)
-        return replies.refusal(Outcome.UNKNOWN_MODEL, "no such model", param="model")
 
     # Writing an answer.
 
@@ -439,12 +442,6 @@ class ClientConnection(asyncio.Protocol):
             self._gateway.loop.call_later(_LINGER, self.abort)
         else:
             transport.close()
-
-
-def _is_of_models(path: str) -> bool:
-    if not path.startswith(_MODEL):
-        return path == _MODELS
-    return _NO_NAME.isdisjoint(path.removeprefix(_MODEL).split("/"))
 
 
 def _small_int(value: bytes) -> int:

@@ -43,6 +43,7 @@ class Driver:
         self.flow = flow.flow if isinstance(flow, Journal) else flow  # for questions
         self._inputs = flow  # for what happens
         self._clock = clock
+        self._now = clock.time
         self._tickets: dict[str, Ticket] = {}
         self._effects: deque[Effect] = deque()
         self._carrying = False
@@ -60,37 +61,37 @@ class Driver:
 
     def offer(self, request: Request, ticket: Ticket) -> None:
         self._tickets[request.id] = ticket
-        self._carry_out(self._inputs.offer(request, self._clock.time()))
+        self._carry_out(self._inputs.offer(request, self._now()))
 
     # A first token or a finish without effects leaves the timer alone: it ends work whose deadline
     # was armed before, and what it wakes comes as an effect. No deadline comes nearer by it.
 
     def first_token(self, request_id: str) -> None:
-        effects = self._inputs.first_token(request_id, self._clock.time())
+        effects = self._inputs.first_token(request_id, self._now())
         if effects:
             self._carry_out(effects)
 
     def finish(self, request_id: str, outcome: Outcome, usage: Usage | None) -> None:
         del self._tickets[request_id]
-        effects = self._inputs.finish(request_id, outcome, usage, self._clock.time())
+        effects = self._inputs.finish(request_id, outcome, usage, self._now())
         if effects or self._draining:
             self._carry_out(effects)
 
     def abandon(self, request_id: str, usage: Usage | None) -> None:
         del self._tickets[request_id]
-        self._carry_out(self._inputs.abandon(request_id, usage, self._clock.time()))
+        self._carry_out(self._inputs.abandon(request_id, usage, self._now()))
 
     def retry(self, request_id: str, cause: RetryCause, retry_after: float | None) -> None:
-        self._carry_out(self._inputs.retry(request_id, cause, retry_after, self._clock.time()))
+        self._carry_out(self._inputs.retry(request_id, cause, retry_after, self._now()))
 
     def join(self, replica: Replica) -> None:
-        self._carry_out(self._inputs.join(replica, self._clock.time()))
+        self._carry_out(self._inputs.join(replica, self._now()))
 
     def leave(self, replica_id: str) -> None:
-        self._carry_out(self._inputs.leave(replica_id, self._clock.time()))
+        self._carry_out(self._inputs.leave(replica_id, self._now()))
 
     def observe(self, replica_id: str, signals: Signals) -> None:
-        self._carry_out(self._inputs.observe(replica_id, signals, self._clock.time()))
+        self._carry_out(self._inputs.observe(replica_id, signals, self._now()))
 
     # Replicas on their way out.
 
@@ -170,6 +171,6 @@ class Driver:
         due = self._armed_at
         self._timer = None
         self._armed_at = None
-        now = self._clock.time()
+        now = self._now()
         # Timers may fire a clock tick early: `now` is then the deadline itself.
         self._carry_out(self._inputs.advance(now if due is None else max(now, due)))

@@ -83,6 +83,7 @@ class Fleet:
         self._targets: dict[str, Target] = {}
         self._running = False
         self._counters: dict[str, Target] = {}  # by model: who counts its prompts
+        self.counts = False  # some engine counts
         self.gone: Callable[[str], None] = lambda _id: None
         self.unresponsive: Callable[[str, str], None] = lambda _id, _why: None
         for replica in replicas:
@@ -253,7 +254,7 @@ class Fleet:
         Where an engine cannot preempt, room is reserved for the worst case: exact is three times
         denser than a token for every byte.
         """
-        if not self._counters or body.prompt_tokens is not None:
+        if body.prompt_tokens is not None:
             return None
         target = self._counters.get(body.model)
         return target if target is not None and target.serving else None
@@ -343,6 +344,7 @@ class Fleet:
         target.replica = replica
         if target.dialect.counts_tokens:
             self._counters[replica.model] = target
+            self.counts = True
         target.ready = True
         log.info(
             "replica %s is ready: model %s, %s, slots %s, KV tokens %s",

@@ -4,9 +4,10 @@ Rule: a raw key is never stored, logged or put into an error; it is seen once, w
 key has 192 bits of randomness, so a fast keyed hash is enough: there is nothing to guess that a
 slow password hash would protect, and one costs milliseconds of every request.
 
-No cache stands in front of the hash. `authenticate` takes about 2 us of some 20 us for a whole
-request; a dictionary from raw headers to tenants would save that, but hold every live key in memory
-where a dump shows it, compare raw keys in a time that depends on them, and outlive a revocation.
+No cache of keys stands in front of the hash: a dictionary from raw headers to tenants would hold
+every live key in memory where a dump shows it, compare raw keys in a time that depends on them, and
+outlive a revocation. An open connection alone remembers the header it was last let in by, as long
+as it is open and the ring is the same, and compares the next one to it in constant time.
 """
 
 from __future__ import annotations
@@ -254,6 +255,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _replace(path: Path, text: str) -> None:
     """Write the whole file anew beside the old one (mode 0600), then rename it into place."""
     path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is no file: keys cannot be kept in it")
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:

@@ -19,7 +19,9 @@ from surgetank.policy.replica import Role
 
 SCHEMA: Final = 1
 _FIRST_TOKENS: Final = 500
-_RECENT: Final = 30.0  # seconds of first tokens that are told
+_RECENT: Final = 30.0  # seconds of first tokens and of arrivals that are told
+_SETTLED: Final = 2.0  # seconds after which no request of a second is still on its way in
+_SECONDS_KEPT: Final = 900  # of ended requests' arrivals
 
 
 class GatewayObserver:
@@ -31,7 +33,8 @@ class GatewayObserver:
         self._told: dict[str, int] = {}  # the largest total told
         self._outcomes: dict[str, int] = {}
         self._first_tokens: deque[tuple[float, float, str]] = deque(maxlen=_FIRST_TOKENS)
-        gateway.on_ended.append(self._note)
+        self._arrived: dict[int, list[int]] = {}  # by second: ended requests, prompt tokens
+        gateway.ledger.observers.append(self._note)
 
     def _note(self, record: RequestRecord) -> None:
         self._outcomes[record.outcome] = self._outcomes.get(record.outcome, 0) + 1
@@ -41,8 +44,33 @@ class GatewayObserver:
         if record.first_token is not None:
             ttft = record.first_token - record.arrived
             self._first_tokens.append((record.first_token, ttft, record.tenant))
+        counted = self._arrived.setdefault(int(record.arrived), [0, 0])
+        counted[0] += 1
+        counted[1] += record.prompt_tokens or 0
+        if len(self._arrived) > _SECONDS_KEPT:
+            self._arrived = self._since(self._arrived, max(self._arrived) - _RECENT)
+
+    @staticmethod
+    def _since(counts: dict[int, list[int]], begin: float) -> dict[int, list[int]]:
+        return {second: counted for second, counted in counts.items() if second >= begin}
+
+    def _arrivals(self, now: float, wall: float) -> list[tuple[int, int, int]]:
+        """Requests and prompt tokens by the second they came in, over the last 30 s.
+
+        A request is among those that ended or among those here, so a second's count stands from its
+        end on; the last two are left out, since prompts may still be counted.
+        """
+        self._gateway.ledger.book()
+        begin, end = int(now + wall - _RECENT), int(now + wall - _SETTLED)
+        counts = {s: list(c) for s, c in self._since(self._arrived, begin).items()}
+        for arrived, prompt in self._gateway.driver.flow.came_since(begin - wall):
+            counted = counts.setdefault(int(arrived + wall), [0, 0])
+            counted[0] += 1
+            counted[1] += prompt
+        return [(s, *counts[s]) for s in sorted(counts) if begin <= s < end]  # type: ignore[misc] # pairs
 
     def read(self, model: str, role: Role, now: float) -> Sequence[Ingress]:
+        self._gateway.ledger.book()
         flow = self._gateway.driver.flow
         reading = flow.ingress(model, role, now, gateway=self._gateway.name)
         return [replace(reading, output_tokens=float(self._output_tokens(model)))]
@@ -57,6 +85,7 @@ class GatewayObserver:
     def snapshot(self) -> dict[str, Any]:
         """Everything at once, JSON-able; times are Unix seconds."""
         gateway = self._gateway
+        gateway.ledger.book()
         now, wall = gateway.loop.time(), gateway.wall_offset
         flow = gateway.driver.flow
         since = now + wall - _RECENT
@@ -73,6 +102,7 @@ class GatewayObserver:
             "draining": gateway.draining,
             "tenants": tenants,
             "outcomes": dict(self._outcomes),
+            "arrivals": self._arrivals(now, wall),
             "ttft": [list(point) for point in self._first_tokens if point[0] >= since],
             "pools": [self._pool(model, role, now) for model, role in gateway.fleet.pools()],
         }

@@ -74,14 +74,7 @@ class Exchange:
         self._body = body
         self._shown_id = shown_id
         self._trace = trace
-        self._account = Account(
-            request,
-            gateway.tier_of(request.tenant),
-            gateway.loop.time(),
-            request.max_tokens,
-            shown_id.decode("ascii"),
-            gateway.driver.flow.ttft_objective(request.tenant),
-        )
+        self._account = Account(request, shown_id, gateway.clock())
         self._answer: Answer | None = None
         self._ended = False  # the record is written
         self._offered = False  # FlowControl knows of it
@@ -111,7 +104,7 @@ class Exchange:
         gateway = self._gateway
         if effect.attempt > 1:
             gateway.metrics.replays += 1
-        self._account.dispatch(effect, gateway.loop.time())
+        self._account.dispatch(effect, gateway.clock())
         self._answer = None
         self._fresh = False
         target = gateway.fleet.target(effect.legs[-1].replica)
@@ -241,10 +234,9 @@ class Exchange:
 
     def upstream_head(self, head: ResponseHead) -> None:
         target = self._target
-        events = (head.get(b"content-type") or b"").startswith(b"text/event-stream")
         if head.status != 200:
             self._answer = ErrorAnswer(self, head)
-        elif target is None or not events or not self._streams_upstream(target):
+        elif target is None or not _has_events(head) or not self._streams_upstream(target):
             self._answer = WholeAnswer(self, head)
         else:
             strip = self._body.stream and self._body.include_usage is None
@@ -299,12 +291,12 @@ class Exchange:
 
         The time of a prefill could not be learnt from it.
         """
-        self._account.first_token = self._gateway.loop.time()
+        self._account.first_token = self._gateway.clock()
 
     def headers(self) -> bytes:
         """Headers on every answer of this request."""
         gateway = self._gateway
-        budget = gateway.driver.flow.budget(self.request.tenant, gateway.loop.time())
+        budget = gateway.driver.flow.budget(self.request.tenant, gateway.clock())
         return b"x-request-id: %b\r\n%b" % (self._shown_id, replies.ratelimit_headers(budget))
 
     def judge(
@@ -360,6 +352,7 @@ class Exchange:
     def finish(self, outcome: Outcome, reason: str, status: int) -> None:
         """The answer has ended and the client has it."""
         usage = self._usage()
+        self._answer = None  # it holds this exchange: a circle would be left to the collector
         self._record(outcome, reason, status, usage)
         self._gateway.driver.finish(self.request.id, outcome, usage)
 
@@ -404,16 +397,12 @@ class Exchange:
             return
         self._ended = True
         gateway = self._gateway
-        gateway.ended(
-            self._account.close(
-                outcome,
-                reason,
-                status,
-                usage=usage,
-                now=gateway.loop.time(),
-                wall_offset=gateway.wall_offset,
-            )
-        )
+        self._account.close(outcome, reason, status, usage, gateway.clock())
+        gateway.ledger.add(self._account)
+
+
+def _has_events(head: ResponseHead) -> bool:
+    return head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
 
 def _retry_after(head: ResponseHead | None) -> float | None:

@@ -14,19 +14,18 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from surgetank.adapters.records import record_line
 from surgetank.errors import ConfigError
 from surgetank.gateway.connection import ClientConnection
 from surgetank.gateway.driver import Driver
 from surgetank.gateway.fleet import Fleet
 from surgetank.gateway.keys import KeyRing
+from surgetank.gateway.ledger import Ledger
 from surgetank.gateway.metrics import Gauges, Metrics
 from surgetank.gateway.relay import Exchange
 from surgetank.gateway.spec import GatewaySpec
 from surgetank.policy.flow import FlowControl
 from surgetank.policy.journal import Journal
-from surgetank.policy.record import RequestRecord
-from surgetank.wire.http1 import Limits, RequestHead
+from surgetank.wire.http1 import Limits
 
 log = logging.getLogger("surgetank.gateway")
 
@@ -60,15 +59,20 @@ class Gateway:
         self.fleet = Fleet(spec.upstream, spec.replicas, self.driver, self.metrics)
         self.fleet.gone = self._replica_gone
         self.wall_offset = time.time() - self.loop.time() if wall_offset is None else wall_offset
+        self.ledger = Ledger(
+            self.driver.flow,
+            self.metrics,
+            self.fleet.known_model,
+            write_record,
+            wall_offset=self.wall_offset,
+        )
         self.clients: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # beyond the bound, and being told
         self.upload_bytes = 0  # of bodies that are still coming
         self.draining = False
-        self.on_ended: list[Callable[[RequestRecord], None]] = []
         self._awaited: set[ClientConnection] = set()  # open when draining began
         self._hurried = False
         self._changed = asyncio.Event()  # a connection has closed, or draining shall end
-        self._write_record = write_record
         self._records_dropped = records_dropped
         self._ids = itertools.count(1)
         self._id_prefix = f"req-{secrets.token_hex(4)}"
@@ -109,6 +113,7 @@ class Gateway:
         await asyncio.sleep(0)
         await self.fleet.stop()
         self.driver.close()
+        self.ledger.close()
 
     def end_drain(self) -> None:
         """Wait no longer: end what still runs as at the end of the time to drain."""
@@ -145,25 +150,12 @@ class Gateway:
             if isinstance(ticket, Exchange):
                 ticket.replica_gone(replica_id)
 
-    def tier_of(self, tenant: str) -> str:
-        return self.driver.flow.tier(tenant).name
-
     def next_id(self) -> str:
         return f"{self._id_prefix}-{next(self._ids):x}"
 
-    def tenant_of(self, head: RequestHead) -> str | None:
+    def tenant_of(self, authorization: bytes | None) -> str | None:
         """Return the tenant of a request's key, None when it has no valid one."""
-        if self.keys is None:
-            return DEFAULT_TENANT
-        return self.keys.authenticate(head.get(b"authorization"))
-
-    def ended(self, record: RequestRecord) -> None:
-        """Count a request that has ended, and write its record."""
-        self.metrics.count(record, self.fleet.known_model(record.model))
-        if self._write_record is not None:
-            self._write_record(record_line(record))
-        for tell in self.on_ended:
-            tell(record)
+        return DEFAULT_TENANT if self.keys is None else self.keys.authenticate(authorization)
 
     @property
     def name(self) -> str:

@@ -166,13 +166,14 @@ class Pool:
         self._idle_timeout = idle_timeout
         self._max_idle = max_idle
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
 
     def acquire(self) -> UpstreamConnection | None:
         """Return a connection that is open and not idle for too long, None when there is none."""
-        oldest = self._loop.time() - self._idle_timeout
+        oldest = self._clock() - self._idle_timeout
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and connection.idle_since >= oldest:
+            if connection.idle_since >= oldest and connection.usable:
                 return connection
             connection.abort()
         return None
@@ -186,7 +187,7 @@ class Pool:
         return connection
 
     def release(self, connection: UpstreamConnection) -> None:
-        connection.idle_since = self._loop.time()
+        connection.idle_since = self._clock()
         self._idle.append(connection)
         if len(self._idle) > self._max_idle:
             self._idle.popleft().abort()

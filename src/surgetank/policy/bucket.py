@@ -33,13 +33,23 @@ class TokenBucket:
         level += (now - self._as_of) * self.rate
         return level if level < burst else burst
 
+    def told(self, now: float) -> tuple[int, int, float]:
+        """Size, whole tokens left and seconds until full, as clients are told."""
+        level, burst, rate = self.level(now), self.burst, self.rate
+        reset = (burst - level) / rate if rate else 0.0
+        return self.size, int(level) if level > 0 else 0, reset
+
     def reserve(self, n: float, now: float) -> bool:
         """Take `n` tokens if they are there; else take nothing."""
-        level = self.level(now)
-        if level < n - _ROUNDING * (n + self.burst):
+        level, burst, elapsed = self._level, self.burst, now - self._as_of
+        if elapsed > 0 and level < burst:  # as level() has it: a call less
+            level += elapsed * self.rate
+            if level > burst:
+                level = burst
+        if level < n - _ROUNDING * (n + burst):
             return False
         self._level = level - n
-        if now > self._as_of:
+        if elapsed > 0:
             self._as_of = now
         return True
 

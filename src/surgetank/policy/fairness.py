@@ -226,7 +226,7 @@ class FairQueue(Generic[T]):
         """Charge a request that never had to wait, as push and pop would have."""
         level = lane.level
         if not lane.size:
-            floor = level.floor()
+            floor = level.floor() if level.active else level.last
             if floor > lane.counter:
                 lane.counter = floor
         lane.counter += cost / lane.weight

@@ -15,11 +15,13 @@ from typing import Any, Final, NamedTuple
 _MESSAGE_TOKENS: Final = 4  # role and separators of a chat template, per message
 _WORST_MESSAGE_TOKENS: Final = 8
 _WORST_TOKENS: Final = 16
+_FIRST: Final = (0.25, 0.4, 0.5)  # tokens a byte by script, before anything was learnt
 _WINDOW: Final = 64  # observations kept
 _FADE: Final = 1 - 1 / _WINDOW
 _LONGEST_TOKEN: Final = 32  # bytes: hardly any text has longer ones on the average
 _MOST_EXCESS: Final = 512  # tokens a template may add of its own; more is no template
 _ENOUGH_OUTPUTS: Final = 8
+_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 
 
 class PromptTokens(NamedTuple):
@@ -53,8 +55,6 @@ class PromptLength:
     prompts) say nothing of text, and are not learnt from.
     """
 
-    _FIRST: Final = (0.25, 0.4, 0.5)
-
     def __init__(self) -> None:
         self._scripts: dict[tuple[str, int], _Script] = {}
 
@@ -62,14 +62,14 @@ class PromptLength:
         """`size`: UTF-8 bytes of the prompt's text; `chars`: its characters, 0 when unknown."""
         script = 0 if 10 * size <= 12 * chars else _script(size, chars)
         known = self._scripts.get((model, script))
-        ratio, excess = self._FIRST[script], 0
+        ratio, excess = _FIRST[script], 0
         if known is not None:
             excess = known.excess
             if known.bytes > 0:
                 ratio = known.tokens / known.bytes
         expected = ceil(ratio * size) + _MESSAGE_TOKENS * messages or 1
         worst = size + _WORST_TOKENS + _WORST_MESSAGE_TOKENS * messages + excess
-        return PromptTokens(size // _LONGEST_TOKEN, expected, worst)
+        return _new(PromptTokens, (size // _LONGEST_TOKEN, expected, worst))
 
     def observe(self, model: str, size: int, chars: int, messages: int, tokens: int) -> None:
         """An engine reported `tokens` for a prompt."""

@@ -36,6 +36,7 @@ class Model:
         "queue",
         "rate",
         "running",
+        "served",
     )
 
     def __init__(self, name: str, shares: Mapping[int, float]) -> None:
@@ -43,6 +44,7 @@ class Model:
         self.queue: FairQueue[Job] = FairQueue(shares)
         self.rate = ServiceRate()
         self.running = 0
+        self.served = False  # a replica (or a pair of prefill and decode) is there
         self.arrivals = 0  # in all, and their tokens: what scaling counts demand by
         self.prompt_tokens = 0
         self.expected_output = 0
@@ -60,14 +62,14 @@ class Model:
 
     def join(self, load: Load) -> None:
         self.group(load.role).add(load)
+        self._count_replicas()
 
     def leave(self, load: Load) -> None:
         self.group(load.role).discard(load)
+        self._count_replicas()
 
-    @property
-    def served(self) -> bool:
-        """A replica (or a pair of prefill and decode) is there."""
-        return bool(self._whole.loads or (self._prefill.loads and self._decode.loads))
+    def _count_replicas(self) -> None:
+        self.served = bool(self._whole.loads or (self._prefill.loads and self._decode.loads))
 
     def holds(self, demand: Demand) -> bool:
         """Whether it could be placed if all were idle."""
@@ -109,7 +111,9 @@ class Model:
 
     def mark(self, now: float) -> None:
         """Tell the rate the present state, after each change of it."""
-        self.rate.mark(now, waiting=self.queue.size > 0, running=self.running > 0)
+        rate, running = self.rate, self.running > 0
+        if running is not rate.working or (running and self.queue.size > 0) is not rate.backlogged:
+            rate.mark(now, waiting=self.queue.size > 0, running=running)
 
     def prefilled(self, prompt: int, seconds: float) -> None:
         """A first token came `seconds` after dispatch."""

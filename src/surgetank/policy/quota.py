@@ -5,7 +5,7 @@ Rule: every reservation ends in exactly one settlement; work that was refused co
 
 from __future__ import annotations
 
-from math import floor, isinf
+from math import isinf
 
 from surgetank.policy.bucket import TokenBucket
 from surgetank.policy.request import Outcome
@@ -52,15 +52,6 @@ class Quota:
         if self.tokens is not None:
             wait = max(wait, self.tokens.wait(tokens, now))
         return None if isinf(wait) else wait
-
-
-def state(bucket: TokenBucket | None, now: float) -> tuple[int | None, int | None, float | None]:
-    """Size, whole tokens left and seconds until full; three None without a bucket."""
-    if bucket is None:
-        return None, None, None
-    level = bucket.level(now)
-    reset = (bucket.burst - level) / bucket.rate if bucket.rate else 0.0
-    return bucket.size, floor(level) if level > 0 else 0, reset
 
 
 def _bucket(per_minute: float | None, burst_seconds: float) -> TokenBucket | None:

@@ -40,47 +40,50 @@ class Meter:
 
 
 class ServiceRate:
-    """Settled cost per second of one model: `capacity` under backlog, `at_least` otherwise."""
+    """Settled cost per second of one model: `capacity` under backlog, `at_least` otherwise.
 
-    __slots__ = ("_backlogged", "_backlogged_now", "_since", "_working", "_working_now")
+    `working`: something runs, by the last mark; `backlogged`: and something waits.
+    """
+
+    __slots__ = ("_since", "_when_backlogged", "_when_working", "backlogged", "working")
 
     def __init__(self) -> None:
-        self._backlogged = Meter()
-        self._working = Meter()
-        self._backlogged_now = False
-        self._working_now = False
+        self._when_backlogged = Meter()
+        self._when_working = Meter()
+        self.backlogged = False
+        self.working = False
         self._since = 0.0
 
     def mark(self, now: float, *, waiting: bool, running: bool) -> None:
         """Take the state as it is from `now` on."""
         backlogged = waiting and running
-        if backlogged is not self._backlogged_now or running is not self._working_now:
+        if backlogged is not self.backlogged or running is not self.working:
             self._account(now)
-            self._backlogged_now = backlogged
-            self._working_now = running
+            self.backlogged = backlogged
+            self.working = running
 
     def settle(self, cost: float, now: float) -> None:
         """A request ended, having used `cost`; `mark` comes after it, with the new state."""
         self._account(now)
-        if self._working_now:
-            self._working.add(cost)
-        if self._backlogged_now:
-            self._backlogged.add(cost)
+        if self.working:
+            self._when_working.add(cost)
+        if self.backlogged:
+            self._when_backlogged.add(cost)
 
     def _account(self, now: float) -> None:
         """Add the time since the last account to the state it was spent in."""
         elapsed = now - self._since
         if elapsed > 0:
-            if self._backlogged_now:
-                self._backlogged.elapse(elapsed)
-            if self._working_now:
-                self._working.elapse(elapsed)
+            if self.backlogged:
+                self._when_backlogged.elapse(elapsed)
+            if self.working:
+                self._when_working.elapse(elapsed)
         self._since = now
 
     def capacity(self) -> float | None:
         """Cost per second under backlog; None when there was none yet."""
-        return self._backlogged.rate()
+        return self._when_backlogged.rate()
 
     def at_least(self) -> float | None:
         """Cost per second they surely can: as under backlog, else as seen while working."""
-        return self._backlogged.rate() or self._working.rate()
+        return self._when_backlogged.rate() or self._when_working.rate()

@@ -50,6 +50,7 @@ class RequestRecord:
     scheduled: float | None = None  # load test: when it was due
     sent: float | None = None  # load test: when it was sent
     first_byte: float | None = None  # load test: first byte of the answer
+    token_gaps: tuple[int, ...] = ()  # load test: gaps between tokens; bin, count ... (policy.gaps)
 
     @property
     def ttft(self) -> float | None:
@@ -68,7 +69,11 @@ class RequestRecord:
 
         Raises ValueError with what is wrong (not JSON, not an object, a field of the wrong type).
         """
-        return cls(**_known(_row(line), _TYPES, ("id",)))
+        known = _known(_row(line), _TYPES, ("id",))
+        gaps = known.get("token_gaps", [])
+        if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in gaps):
+            raise ValueError(f"token_gaps = {gaps!r}: expected counts")
+        return cls(**known | {"token_gaps": tuple(gaps)})
 
 
 @dataclass(slots=True)
@@ -162,6 +167,7 @@ _BY_ANNOTATION: Final[dict[str, tuple[type, ...]]] = {
     "float": (float, int),
     "float | None": (float, int, type(None)),
     "tuple[float, ...]": (list,),
+    "tuple[int, ...]": (list,),
 }
 _TYPES: Final = {f.name: _BY_ANNOTATION[str(f.type)] for f in fields(RequestRecord)}
 

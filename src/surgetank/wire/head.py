@@ -1,14 +1,19 @@
-"""Message heads of HTTP/1.1: one regular expression says whether a head is well formed.
+"""Message heads of HTTP/1.1: two regular expressions say whether a head is well formed.
 
 Rule: what two readers could take for two different messages is refused, never repaired (RFC 9112
 section 11.2). Requests raise with the status to answer, responses with 502.
+
+Peers repeat themselves: the lines of a few fields, and first lines, are read once and known from
+then on (`_known`, `_request_line`), in bounded memory. No line of a request that may hold a secret
+is kept.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 
 class ProtocolError(Exception):
@@ -92,14 +97,9 @@ class ResponseHead(NamedTuple):
 
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
-_FIELD: Final = _TOKEN + rb"++:[\t -~\x80-\xff]*+\r\n"
-_FIELDS: Final = re.compile(rb"(?:" + _FIELD + rb")*+")
-_REQUEST: Final = re.compile(
-    rb"(" + _TOKEN + rb'++) (/[!"$-~]*+) HTTP/1\.([01])\r\n((?:' + _FIELD + rb")*+)"
-)
-_RESPONSE: Final = re.compile(
-    rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t -~\x80-\xff]*+))?\r\n((?:" + _FIELD + rb")*+)"
-)
+_FIELD: Final = re.compile(_TOKEN + rb"++:[\t -~\x80-\xff]*+")
+_REQUEST: Final = re.compile(rb"(" + _TOKEN + rb'++) (/[!"$-~]*+) HTTP/1\.([01])')
+_RESPONSE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: ([\t -~\x80-\xff]*+))?")
 _REQUEST_LINE: Final = re.compile(
     _TOKEN + rb"+ (?P<target>[^ ]+) HTTP/(?P<major>[0-9])\.(?P<minor>[0-9])"
 )
@@ -117,6 +117,19 @@ _FORBIDDEN_TRAILERS: Final = frozenset(
     b"content-type cookie expect host keep-alive location max-forwards pragma proxy-authorization "
     b"range set-cookie te trailer transfer-encoding upgrade www-authenticate".split()
 )
+_REPEATED: Final = frozenset(
+    b"accept accept-encoding accept-language cache-control connection content-length content-type "
+    b"date host server transfer-encoding user-agent vary x-accel-buffering x-stainless-arch "
+    b"x-stainless-async x-stainless-lang x-stainless-os x-stainless-package-version "
+    b"x-stainless-read-timeout x-stainless-retry-count x-stainless-runtime "
+    b"x-stainless-runtime-version".split()
+)
+_MOST_KNOWN: Final = 1024  # lines; with the longest ones half a megabyte
+_LONGEST_KNOWN: Final = 200  # bytes
+_SHORT_HEAD: Final = 600  # bytes
+_known: Final[dict[bytes, tuple[bytes, bytes]]] = {}  # well-formed lines of _REPEATED fields
+# __new__ of a named tuple is a Python function: on the hot path they are made by their base's.
+_new: Final = tuple.__new__
 BAD_REQUEST: Final = 400
 BAD_UPSTREAM: Final = 502
 _LENGTH_DIGITS: Final = 19  # what fits a signed 64-bit integer
@@ -129,13 +142,13 @@ class HeadBuffer:
     skips one empty line before a request (RFC 9112 section 2.2).
     """
 
-    __slots__ = ("_held", "_limit", "_skip_blank", "_status")
+    __slots__ = ("_blank_allowed", "_held", "_limit", "_skip_blank", "_status")
 
     def __init__(self, limit: int, status: int, *, skip_blank: bool) -> None:
         self._held = bytearray()
         self._limit = limit
         self._status = status
-        self._skip_blank = skip_blank
+        self._skip_blank = self._blank_allowed = skip_blank
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -147,11 +160,11 @@ class HeadBuffer:
         its lines with a bare LF, is not waited for.
         """
         held = self._held
-        seen = len(held)
-        if not seen and data[:1] != b"\r":
+        if not held and data[:1] != b"\r":
             end = data.find(b"\r\n\r\n")  # most heads come in one piece: no copy into the buffer
             if 0 <= end <= self._limit - 4:
                 return data[: end + 2], data[end + 4 :]
+        seen = len(held)
         held += data
         if self._skip_blank and len(held) > 1:
             self._skip_blank = False
@@ -167,12 +180,8 @@ class HeadBuffer:
             return None
         block, rest = bytes(held[: end + 2]), bytes(held[end + 4 :])
         held.clear()
+        self._skip_blank = self._blank_allowed
         return block, rest
-
-    def restart(self, *, skip_blank: bool) -> None:
-        """Forget what is held: another head begins."""
-        self._held.clear()
-        self._skip_blank = skip_blank
 
     def first_line(self) -> bytes | None:
         """Return the first line of what is held, without its CRLF, once it is whole."""
@@ -182,29 +191,31 @@ class HeadBuffer:
 
 def parse_request_head(block: bytes, limits: Limits) -> RequestHead:
     """Read a head that ends with the CRLF of its last field."""
-    match = _REQUEST.fullmatch(block)
-    if match is None:
+    lines = block.split(b"\r\n")
+    lines.pop()
+    line = lines.pop(0)
+    first = _request_line(line) if b"?" not in line else _read_request_line(line)
+    if first is None:
         raise _fault_of_request(block)
-    method, target, minor, fields = match.groups()
-    version_minor = 1 if minor == b"1" else 0
-    lines = _split(fields, limits.header_count, BAD_REQUEST)
-    named = _by_name(lines, _REQUEST_CONTROLS, BAD_REQUEST)
+    named = _by_name(lines, limits.header_count, _REQUEST_CONTROLS, BAD_REQUEST)
+    if named is None:
+        raise _fault_of_request(block)
+    method, target, path, version_minor = first
     host = named.get(b"host")
     if host is None:
         if version_minor:
             raise ProtocolError(400, "HTTP/1.1 needs a Host header")
-    elif not _HOST.fullmatch(host):
+    elif not _is_host(host):
         raise ProtocolError(400, "malformed Host header")
     content_length, chunked = _framing(named, version_minor, BAD_REQUEST)
     expect = named.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise ProtocolError(417, "Expect can only be 100-continue")
-    text = target.decode("ascii")
     connection = named.get(b"connection")
-    return RequestHead(
-        "POST" if method == b"POST" else method.decode("ascii"),
-        text,
-        text.partition("?")[0] if "?" in text else text,
+    fields = (
+        method,
+        target,
+        path,
         version_minor,
         lines,
         version_minor == 1 if connection is None else _keep_alive(connection, version_minor),
@@ -213,18 +224,28 @@ def parse_request_head(block: bytes, limits: Limits) -> RequestHead:
         expect is not None and version_minor == 1 and (chunked or bool(content_length)),
         named,
     )
+    return _new(RequestHead, fields)
 
 
 def parse_response_head(block: bytes, limits: Limits, method: str) -> ResponseHead:
-    """Read a head that ends with the CRLF of its last field; `method` is what was asked."""
-    match = _RESPONSE.fullmatch(block)
-    if match is None:
-        raise ProtocolError(BAD_UPSTREAM, _fault_of_fields(block) or "malformed status line")
-    minor, code, reason, fields = match.groups()
-    version_minor = 1 if minor == b"1" else 0
-    status = int(code)
-    lines = _split(fields, limits.header_count, BAD_UPSTREAM)
-    named = _by_name(lines, _RESPONSE_CONTROLS, BAD_UPSTREAM)
+    """Read a head that ends with the CRLF of its last field; `method` is what was asked.
+
+    A short head that came before is known as a whole: engines answer alike within a second.
+    """
+    read = _short_response_head if len(block) <= _SHORT_HEAD else _read_response_head
+    return read(block, limits.header_count, method)
+
+
+def _read_response_head(block: bytes, most: int, method: str) -> ResponseHead:
+    lines = block.split(b"\r\n")
+    lines.pop()
+    first = _status_line(lines.pop(0))
+    if first is None:
+        raise _fault_of_response(block)
+    named = _by_name(lines, most, _RESPONSE_CONTROLS, BAD_UPSTREAM)
+    if named is None:
+        raise _fault_of_response(block)
+    version_minor, status, reason = first
     content_length, chunked = _framing(named, version_minor, BAD_UPSTREAM)
     if status in (204, 304) or status < 200 or method == "HEAD":
         content_length, chunked = 0, False
@@ -233,9 +254,9 @@ def parse_response_head(block: bytes, limits: Limits, method: str) -> ResponseHe
         version_minor == 1 if connection is None else _keep_alive(connection, version_minor)
     )
     framed = chunked or content_length is not None
-    return ResponseHead(
+    fields = (
         status,
-        reason or b"",
+        reason,
         version_minor,
         lines,
         keep_alive and framed,
@@ -243,6 +264,7 @@ def parse_response_head(block: bytes, limits: Limits, method: str) -> ResponseHe
         chunked,
         named,
     )
+    return _new(ResponseHead, fields)
 
 
 def check_request_line(line: bytes) -> None:
@@ -258,24 +280,59 @@ def check_request_line(line: bytes) -> None:
 
 def check_trailers(block: bytes, limits: Limits, status: int) -> None:
     """Refuse trailers that are malformed or would change how the message is read."""
-    if not _FIELDS.fullmatch(block):
+    lines = block.split(b"\r\n")
+    lines.pop()
+    if not all(map(_FIELD.fullmatch, lines)):
         raise ProtocolError(status, _fault_of_fields(b"\r\n" + block) or "malformed trailer")
-    for name, _ in _pairs(_split(block, limits.header_count, status)):
+    if len(lines) > limits.header_count:
+        raise _too_many(limits.header_count, status)
+    for name, _ in _pairs(lines):
         if name in _FORBIDDEN_TRAILERS:
             raise ProtocolError(status, f"{name.decode('ascii')} is not allowed in a trailer")
 
 
-def _split(fields: bytes, most: int, status: int) -> list[bytes]:
-    if not fields:
-        return []
-    lines = fields[:-2].split(b"\r\n")
-    if len(lines) > most:
-        raise ProtocolError(_too_large(status), f"more than {most} header fields")
-    return lines
+def _read_request_line(line: bytes) -> tuple[str, str, str, int] | None:
+    """Read method, target, path and minor version; None when it is malformed."""
+    match = _REQUEST.fullmatch(line)
+    if match is None:
+        return None
+    method, target, minor = match.groups()
+    text = target.decode("ascii")
+    return method.decode("ascii"), text, text.partition("?")[0], int(minor)
 
 
-# split() with a bound and not partition(): half the time, a fifth of reading a head. strip() of all
-# white space: a field's value was seen to hold none but blanks and tabs.
+# What comes from outside and is remembered is bounded: the least used goes first.
+_short_response_head = lru_cache(maxsize=256)(_read_response_head)
+_request_line = lru_cache(maxsize=64)(_read_request_line)  # not for queries: they may hold a key
+
+
+@lru_cache(maxsize=64)
+def _status_line(line: bytes) -> tuple[int, int, bytes] | None:
+    """Read minor version, status and reason; None when it is malformed."""
+    match = _RESPONSE.fullmatch(line)
+    if match is None:
+        return None
+    minor, code, reason = match.groups()
+    return int(minor), int(code), reason or b""
+
+
+@lru_cache(maxsize=64)
+def _is_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None
+
+
+def _field(line: bytes) -> tuple[bytes, bytes] | None:
+    """Read one field's name and value, and remember what may be; None when it is malformed."""
+    if not _FIELD.fullmatch(line):
+        return None
+    # strip() of all white space: a value was seen to hold none but blanks and tabs.
+    name, value = line.split(b":", 1)
+    field = name.lower(), value.strip()
+    if field[0] in _REPEATED and len(line) <= _LONGEST_KNOWN:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[line] = field
+    return field
 
 
 def _pairs(lines: list[bytes]) -> Headers:
@@ -284,15 +341,24 @@ def _pairs(lines: list[bytes]) -> Headers:
     ]
 
 
-def _by_name(lines: list[bytes], controls: frozenset[bytes], status: int) -> dict[bytes, bytes]:
-    """Index fields by name, the first of each.
+def _by_name(
+    lines: list[bytes], most: int, controls: frozenset[bytes], status: int
+) -> dict[bytes, bytes] | None:
+    """Index fields by name, the first of each; None when a line is malformed.
 
     Of `controls`, which decide where a message ends or whose it is, only Connection may come more
     than once: it is joined.
     """
-    found = {
-        name.lower(): value.strip() for line in lines for name, value in (line.split(b":", 1),)
-    }
+    fields: list[Any] = list(map(_known.get, lines))
+    at = -1
+    for _ in range(fields.count(None)):
+        at = fields.index(None, at + 1)
+        field = fields[at] = _field(lines[at])
+        if field is None:
+            return None
+    found: dict[bytes, bytes] = {name: value for name, value in fields}  # noqa: C416 - twice as fast
+    if len(lines) > most:
+        raise _too_many(most, status)
     if len(found) == len(lines):
         return found
     found.clear()
@@ -337,6 +403,10 @@ def _too_large(status: int) -> int:
     return 431 if status == BAD_REQUEST else status
 
 
+def _too_many(most: int, status: int) -> ProtocolError:
+    return ProtocolError(_too_large(status), f"more than {most} header fields")
+
+
 def _fault_of_request(block: bytes) -> ProtocolError:
     line = block.partition(b"\r\n")[0]
     try:
@@ -346,10 +416,14 @@ def _fault_of_request(block: bytes) -> ProtocolError:
     return ProtocolError(400, _fault_of_fields(block) or "malformed request target")
 
 
+def _fault_of_response(block: bytes) -> ProtocolError:
+    return ProtocolError(BAD_UPSTREAM, _fault_of_fields(block) or "malformed status line")
+
+
 def _fault_of_fields(block: bytes) -> str | None:
     """Tell what is wrong with the first malformed field, by position: it may hold a secret."""
     for number, line in enumerate(block[:-2].split(b"\r\n")[1:], start=1):
-        if not _FIELDS.fullmatch(line + b"\r\n") or not line:
+        if not _FIELD.fullmatch(line):
             if line[:1] in (b" ", b"\t"):
                 return f"header field {number} is folded over lines"
             if line.partition(b":")[0].endswith((b" ", b"\t")):

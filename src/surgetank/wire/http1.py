@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NoReturn
 
 from surgetank.wire.chunked import ChunkedDecoder
 from surgetank.wire.head import (
@@ -111,7 +111,6 @@ class RequestParser:
 
     def reset(self) -> None:
         """Forget the finished message. `excess` stays for the caller to feed again."""
-        self._buffer.restart(skip_blank=True)
         self._line_checked = False
         self._body: _Plain | ChunkedDecoder | None = None
         self._size = 0
@@ -127,17 +126,9 @@ class RequestParser:
         if self._error is not None:
             raise self._error
         try:
-            return self._receive(data)
-        except ProtocolError as error:
-            self._error = error
-            raise
-
-    def _receive(self, data: bytes) -> bytes:
-        if self.done:
-            self.excess += data
-            return b""
-        body = self._body
-        if body is None:
+            body = self._body
+            if self.done or body is not None:
+                return self._receive_body(data, body)
             self.excess = b""
             taken = self._buffer.take(data)
             if taken is None:
@@ -148,22 +139,34 @@ class RequestParser:
             head = self.head = parse_request_head(block, limits)
             length = head.content_length or 0
             if length > limits.body_bytes:
-                raise ProtocolError(413, f"the body is over {limits.body_bytes} bytes")
+                self._refuse_size()
             if length <= len(data) and not head.chunked:  # most requests: all of it is here
                 self.done = True
                 self.excess = data[length:]
                 return data[:length]
             body = ChunkedDecoder(limits, BAD_REQUEST) if head.chunked else _Plain(length)
             self._body = body
+            return self._receive_body(data, body)
+        except ProtocolError as error:
+            self._error = error
+            raise
+
+    def _receive_body(self, data: bytes, body: _Plain | ChunkedDecoder | None) -> bytes:
+        if body is None or self.done:
+            self.excess += data
+            return b""
         if not data:
             return b""
         out = body.feed(data)
         self._size += len(out)
         if self._size > self._limits.body_bytes:
-            raise ProtocolError(413, f"the body is over {self._limits.body_bytes} bytes")
+            self._refuse_size()
         self.done = body.done
         self.excess = body.excess
         return out
+
+    def _refuse_size(self) -> NoReturn:
+        raise ProtocolError(413, f"the body is over {self._limits.body_bytes} bytes")
 
     def _check_first_line(self) -> None:
         if not self._line_checked:
@@ -198,7 +201,6 @@ class ResponseParser:
     def reset(self, method: str = "POST") -> None:
         """Forget the finished message; the next answers `method`. `excess` stays as it is."""
         self._method = method
-        self._buffer.restart(skip_blank=False)
         self._body: _Plain | ChunkedDecoder | None = None
         self._interim = 0
         self.head = None

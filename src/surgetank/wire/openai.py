@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -36,6 +36,7 @@ __all__ = [
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY: Final = msgspec.json.Decoder()
+_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 _LONGEST_RESET: Final = 10 * 365 * 86_400.0
 
 
@@ -45,6 +46,26 @@ class _Answer(msgspec.Struct):
     usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: _Count | None = None
+
+
+class _Told(msgspec.Struct):
+    prompt_tokens: _Count
+    completion_tokens: _Count = 0  # embeddings and scores have none
+    prompt_tokens_details: _Details | None = None
+
+
+class _UsualAnswer(msgspec.Struct):
+    """The same as nearly all engines write it: read in one go."""
+
+    usage: _Told
+
+
+_USUAL: Final = msgspec.json.Decoder(_UsualAnswer)
 _USAGE: Final = msgspec.json.Decoder(_Answer)
 
 
@@ -67,6 +88,18 @@ def error_event(message: str, *, type: str, code: str | None = None) -> bytes:  
 
 def usage_of(response_body: bytes) -> Usage | None:
     """Read the usage of a non-streamed answer; None when it tells none."""
+    try:
+        usual = _USUAL.decode(response_body).usage
+    except UNREADABLE:
+        return _odd_usage(response_body)
+    prompt, details = usual.prompt_tokens, usual.prompt_tokens_details
+    cached = 0 if details is None else details.cached_tokens or 0
+    counts = prompt, usual.completion_tokens, min(prompt, cached) if cached else 0
+    return _new(Usage, counts)
+
+
+def _odd_usage(response_body: bytes) -> Usage | None:
+    """Read what an engine tells in a form of its own, as far as it can be made use of."""
     try:
         told = _USAGE.decode(response_body).usage
     except UNREADABLE:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -34,6 +35,7 @@ class BadRequest(Exception):  # noqa: N818 - it is named for the answer
 _MOST_TOKENS: Final = 2**31 - 1  # engines keep counts in 32 bits
 _MOST_CHOICES: Final = 128  # OpenAI's own bound on n
 _NAME_CHARS: Final = 256
+_SHORT: Final = 100  # bytes of a value that may be remembered
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)]
 
@@ -134,11 +136,12 @@ class Body:
         limit = self.max_tokens if max_tokens is None else max_tokens
         if limit is not None:
             value = b"%d" % limit
-            if self.route == COMPLETIONS:
-                out.pop("max_completion_tokens", None)  # engines ignore it here
-            for name in self._limit_names():
-                if name not in drop:
-                    out[name] = value
+            if "max_completion_tokens" in out or out.get("max_tokens") != value:
+                if self.route == COMPLETIONS:
+                    out.pop("max_completion_tokens", None)  # engines ignore it here
+                for name in self._limit_names():
+                    if name not in drop:
+                        out[name] = value
         if stream is not None:
             out["stream"] = b"true" if stream else b"false"
         streams = self.stream if stream is None else stream
@@ -165,7 +168,7 @@ class Body:
 def parse_request(route: str, body: bytes) -> Body:
     """Read the body of a request to `route`, one of ROUTES. Raises BadRequest."""
     members = _top_level(body)
-    model = _read(members, "model", _TEXT)
+    model = _read_often("model", members["model"], _TEXT) if "model" in members else None
     if not model:
         raise BadRequest(
             "you must provide a model parameter", param="model", code="missing_required_parameter"
@@ -174,11 +177,11 @@ def parse_request(route: str, body: bytes) -> Body:
         raise _invalid("model", f"must be at most {_NAME_CHARS} characters")
     told = members.get("stream", b"false")
     stream = told == b"true" or (told != b"false" and bool(_decode(_BOOL, told, "stream")))
-    size = _chat_size(members) if route == CHAT else _prompt_size(members)
+    items, size, chars, tokens = _chat_size(members) if route == CHAT else _prompt_size(members)
     sequences = (_integer(members, "n", _MOST_CHOICES) or 1) if "n" in members else 1
     if route == COMPLETIONS:
         sequences = max(sequences, _integer(members, "best_of", _MOST_CHOICES) or 1)
-        sequences *= size.items
+        sequences *= items
     # By position: a call of a class puts keywords in a dict first.
     return Body(
         route,
@@ -186,27 +189,24 @@ def parse_request(route: str, body: bytes) -> Body:
         stream,
         _limit(members),
         sequences,
-        size.bytes,
-        size.chars,
-        size.tokens,
-        size.items,
+        size,
+        chars,
+        tokens,
+        items,
         _include_usage(members, stream=stream),
         _session(members),
         members,
     )
 
 
-@dataclass(slots=True)
-class _Size:
-    items: int = 0
-    bytes: int = 0
-    chars: int = 0
-    tokens: int | None = None
+_Size = tuple[int, int, int, int | None]
+"""Messages or prompts, bytes and characters of their text, and tokens where those are given."""
 
-    def add(self, text: str) -> None:
-        chars = len(text)
-        self.chars += chars
-        self.bytes += chars if text.isascii() else len(text.encode())
+
+def _size_of(texts: list[str], items: int) -> _Size:
+    text = texts[0] if len(texts) == 1 else "".join(texts)
+    chars = len(text)
+    return items, chars if text.isascii() else len(text.encode()), chars, None
 
 
 def _top_level(body: bytes) -> dict[str, bytes]:
@@ -236,40 +236,39 @@ def _chat_size(members: dict[str, bytes]) -> _Size:
     messages = _decode(_MESSAGES, raw, "messages")
     if not messages:
         raise _invalid("messages", "must hold at least one message")
-    size = _Size(items=len(messages))
+    texts: list[str] = []
     for message in messages:
         content = message.content
         if isinstance(content, str):
-            size.add(content)
+            texts.append(content)
         elif content is not None:
-            for part in content:
-                size.add((part if isinstance(part, str) else part.text) or "")
+            texts += [(x if isinstance(x, str) else x.text) or "" for x in content]
         if message.reasoning_content:
-            size.add(message.reasoning_content)
-        for call in message.tool_calls or ():
-            if call.function is not None:
-                _add_call(size, call.function)
+            texts.append(message.reasoning_content)
+        if message.tool_calls:
+            for call in message.tool_calls:
+                if call.function is not None:
+                    texts += _texts_of(call.function)
         if message.function_call is not None:
-            _add_call(size, message.function_call)
-    for name in ("tools", "functions"):
-        if name in members and _given(members, name):
-            size.add(members[name].decode())
-    return size
+            texts += _texts_of(message.function_call)
+    if "tools" in members or "functions" in members:
+        given = [x for x in ("tools", "functions") if _given(members, x)]
+        texts += [members[name].decode() for name in given]
+    return _size_of(texts, len(messages))
 
 
-def _add_call(size: _Size, call: _Function) -> None:
-    size.add(call.name or "")
+def _texts_of(call: _Function) -> list[str]:
+    texts = [call.name or ""]
     if isinstance(call.arguments, str):
-        size.add(call.arguments)
+        texts.append(call.arguments)
     elif call.arguments:
         for name, raw in call.arguments.items():
-            size.add(name)
-            size.add(bytes(raw).decode())
+            texts += [name, bytes(raw).decode()]
+    return texts
 
 
 def _prompt_size(members: dict[str, bytes]) -> _Size:
     raw = members.get("prompt", b"null")
-    size = _Size()
     if raw == b"null":
         raise BadRequest(
             "missing required parameter: 'prompt'",
@@ -286,16 +285,13 @@ def _prompt_size(members: dict[str, bytes]) -> _Size:
         return _ids_size([_decode(_IDS, raw, "prompt")])
     else:
         raise _invalid("prompt", "must be a string, or an array of strings or token ids")
-    size.items = len(texts)
-    for text in [*texts, _read(members, "suffix", _TEXT) or ""]:
-        size.add(text)
-    return size
+    return _size_of([*texts, _read(members, "suffix", _TEXT) or ""], len(texts))
 
 
 def _ids_size(prompts: list[list[int]]) -> _Size:
     if not all(prompts):
         raise _invalid("prompt", "must not be or hold an empty array")
-    return _Size(items=len(prompts), tokens=sum(map(len, prompts)))
+    return len(prompts), 0, 0, sum(map(len, prompts))
 
 
 def _first_item(raw: bytes) -> bytes:
@@ -338,7 +334,7 @@ def _session(members: dict[str, bytes]) -> str:
 
 def _integer(members: dict[str, bytes], name: str, most: int) -> int | None:
     raw = members.get(name)
-    value: int | None = None if raw is None else _decode(_INT, raw, name)
+    value: int | None = None if raw is None else _read_often(name, raw, _INT)
     if value is None:
         return None
     if value < 1:
@@ -360,6 +356,16 @@ def _given(members: Mapping[str, bytes], name: str) -> bool:
 def _read(members: dict[str, bytes], name: str, decoder: msgspec.json.Decoder[Any]) -> Any:
     raw = members.get(name)
     return None if raw is None else _decode(decoder, raw, name)
+
+
+def _read_often(name: str, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """Read a short value that many requests have alike: their model's name, their bound."""
+    return _known(name, raw, decoder) if len(raw) <= _SHORT else _decode(decoder, raw, name)
+
+
+@lru_cache(maxsize=256)
+def _known(name: str, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    return _decode(decoder, raw, name)
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes, param: str) -> Any:

@@ -80,6 +80,14 @@ class SseScanner:
         """The bytes forwarded so far end inside an event."""
         return self._sent > 0
 
+    @property
+    def around(self) -> tuple[bytes, bytes]:
+        """What stood around the content of an event that had nothing else to know; else empty.
+
+        With content between them that has no quote, backslash or line end, it is one more token.
+        """
+        return self._before, self._after
+
     def feed(self, payload: bytes) -> bytes:
         """Return what to forward: `payload` itself, unless a usage chunk is held or taken out.
 
