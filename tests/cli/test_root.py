@@ -81,6 +81,22 @@ def test_the_version_loads_no_command() -> None:
     assert done.stdout.splitlines()[-1] == "False False"
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["analyze", "--help"], ["anonymize", "--help"]])
+def test_help_loads_no_numbers_and_no_database(arguments: list[str]) -> None:
+    if arguments[0] not in {*COMMANDS, "--help"}:
+        pytest.skip("no such command")
+    code = (
+        "import sys, surgetank.cli as cli\n"
+        f"sys.argv = ['surgetank', *{arguments!r}]\n"
+        "try: cli.main()\n"
+        "finally: print({'numpy', 'numba', 'duckdb', 'pyarrow'} & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_config_check_says_valid_or_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "surgetank.yaml"
     file.write_text(example())

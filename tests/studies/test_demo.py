@@ -18,8 +18,8 @@ import uvloop
 from surgetank import config
 from surgetank.adapters.llamacpp.model import write_tiny_gguf
 from surgetank.adapters.llamacpp.process import LlamaServer
-from surgetank.cli import COMMANDS, main
 from surgetank.cli import demo as command
+from surgetank.cli import main
 from surgetank.gateway.keys import KeyRing
 from surgetank.loadtest.client import Call, Client, Exchange
 from surgetank.loadtest.sender import Lag, LoadResult, fire
@@ -128,6 +128,9 @@ def test_the_json_has_its_stable_names_and_the_texts_numbers() -> None:
         "refused": 1,
         "abandoned": 0,
         "failed": 0,
+        "retried": 0,
+        "attempts": 2,
+        "amplification": 1.0,
         "ttft": {"p50": pytest.approx(1.0), "p95": None, "p99": None},
         "output_tokens": 300,
         "wasted_tokens": 0,
@@ -215,7 +218,7 @@ def test_a_real_engine_is_wiped_out_at_once_and_serves_all_three_at_a_time(tmp_p
     assert prompts <= set(range(70, 83))
 
 
-@pytest.mark.skipif("serve" not in COMMANDS, reason="there is no gateway to send it through")
+@pytest.mark.heavy  # `make demo` itself; the engine alone is tested by default
 def test_the_first_act_saves_the_burst_and_keeps_its_records(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = subprocess.run(

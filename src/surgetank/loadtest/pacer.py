@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,9 +23,19 @@ _ABSOLUTE: Final = 1
 
 
 class Pacer:
-    """`await until(t)`, `t` on time.monotonic's clock; one waiter at a time."""
+    """`await until(t)`, `t` on time.monotonic's clock; one waiter at a time.
 
-    def __init__(self, *, timerfd: bool = sys.platform.startswith("linux")) -> None:
+    Another `clock` must be the loop's own: then the loop's timers serve.
+    """
+
+    def __init__(
+        self,
+        *,
+        timerfd: bool = sys.platform.startswith("linux"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        timerfd = timerfd and clock is time.monotonic
         self._loop = asyncio.get_running_loop()
         self._libc = ctypes.CDLL(None, use_errno=True) if timerfd else None
         self._waiter: asyncio.Future[None] | None = None
@@ -50,8 +61,8 @@ class Pacer:
             self._file = -1
 
     async def until(self, moment: float) -> None:
-        """Return once time.monotonic() is at or past `moment`."""
-        while (left := moment - time.monotonic()) > 0:
+        """Return once the clock is at or past `moment`."""
+        while (left := moment - self._clock()) > 0:
             if self._file < 0 or self._libc is None:
                 await asyncio.sleep(left)
                 continue

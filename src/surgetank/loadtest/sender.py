@@ -4,177 +4,204 @@ Rule: a late sender is reported, never hidden. Every record carries `scheduled` 
 counts from `scheduled`, and the send lag's P50 and P99 stand in the result: a run whose lag is not
 small beside its latencies measured the sender.
 
-Send lag: from when a request was due to when it was handed to a connection. The time of a connect
-is the server's, and lies between that and `sent`.
+Send lag: from when a request was due to when it was handed to a connection, or to when a user's
+function began to run. The time of a connect is the server's, and lies between that and `sent`.
+Retries are the client's, not the schedule's: they have no lag.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import random
 import time
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from surgetank.loadtest.client import CHAT, Call, Client, Exchange
-from surgetank.loadtest.pacer import Pacer
-from surgetank.loadtest.summary import nearest_rank
+from surgetank.loadtest.attempts import Attempts, Habits
+from surgetank.loadtest.client import Client
+from surgetank.loadtest.connection import CLOCK, Exchange
+from surgetank.loadtest.functions import FunctionCall, RequestFunction
+from surgetank.loadtest.pacing import LEAD_IN, Outstanding, keep, unless
+from surgetank.loadtest.recording import record_of, write_records
+from surgetank.loadtest.shot import MAX_LAG, Lag, LoadResult, Shot, Tally
 from surgetank.policy.record import RequestRecord
+from surgetank.policy.retry import NO_RETRIES, RetryRule
 
-_LEAD_IN: Final = 0.05  # seconds before the first shot: the schedule's own start is never late
-_BATCH: Final = (
-    16  # overdue shots sent before the loop may read answers: their stamps must not wait
-)
+__all__ = ["Lag", "LoadResult", "Shot", "drive", "fire", "write_records"]
 
-
-@dataclass(frozen=True, slots=True)
-class Shot:
-    """One request of a schedule. `at`: seconds after its start; other times in seconds.
-
-    Key and body are kept out of its repr. `body` is sent as it is; `stream`, `max_tokens` and
-    `model` say what is in it, for the record.
-    """
-
-    at: float
-    body: bytes = field(repr=False)
-    tenant: str = ""
-    key: str = field(default="", repr=False)
-    id: str = ""
-    model: str = ""
-    route: str = CHAT
-    session: str = ""
-    stream: bool = True
-    max_tokens: int | None = None
-    timeout: float = 120.0
-    abandon_after: float | None = None
-    ttft_objective: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The sender's own lateness, in seconds."""
-
-    p50: float
-    p99: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """Records in the order of the schedule, the send lag, and the seconds from start to end."""
-
-    records: list[RequestRecord]
-    lag: Lag
-    elapsed: float
+OnEnd = Callable[[RequestRecord], None]
+_LET_GO: Final = 5.0  # seconds
 
 
 async def fire(
     client: Client,
     shots: Iterable[Shot],
     *,
-    on_end: Callable[[RequestRecord], None] | None = None,
+    rule: RetryRule = NO_RETRIES,
+    draws: random.Random | None = None,
+    start: float | None = None,
+    wall: float | None = None,
+    stop: asyncio.Event | None = None,
+    max_lag: float = MAX_LAG,
+    on_end: OnEnd | None = None,
+    tally: Tally | None = None,
 ) -> LoadResult:
     """Send every shot at its time and wait until each has ended.
 
-    `on_end` is called as each ends, for progress. When cancelled, it hangs up on all of them.
+    `rule`: how its clients try again, with `draws` for their jitter (seeded with 0 without).
+    `start`: of the schedule, on time.monotonic's clock; as soon as may be without. `wall`: what
+    turns that clock into Unix seconds, where several processes have to agree on it. `stop`: once it
+    is set, nothing more is sent, what is in flight is hung up on, and what was done is returned.
+    `on_end` is called as each ends, and `tally` counts, for progress. When cancelled, it hangs up
+    on all of them.
     """
-    schedule = sorted(shots, key=lambda shot: shot.at)
-    wall = time.time() - time.monotonic()
-    start = time.monotonic() + _LEAD_IN
-    flights: list[asyncio.Future[Exchange]] = []
-    records: dict[int, RequestRecord] = {}
-    lags: list[float] = []
+    habits = Habits(client, rule, (draws or random.Random(0)).random)
 
-    def ended(index: int, future: asyncio.Future[Exchange]) -> None:
-        if future.cancelled():
+    def attempts(shot: Shot, index: int, due: float, ended: Callable[[_One], None]) -> _One:
+        return Attempts(habits, shot, index, due, ended)
+
+    run = _Run(attempts, shots, on_end=on_end, tally=tally, wall=wall)
+    return await run(start=start, stop=stop, max_lag=max_lag)
+
+
+async def drive(
+    function: RequestFunction,
+    shots: Iterable[Shot],
+    *,
+    start: float | None = None,
+    stop: asyncio.Event | None = None,
+    max_lag: float = MAX_LAG,
+    on_end: OnEnd | None = None,
+    tally: Tally | None = None,
+    clock: Callable[[], float] = CLOCK,
+) -> LoadResult:
+    """Do as `fire` does, with calls of an async function of the user's own (see `functions`).
+
+    `clock`: another one than time.monotonic has to be the running loop's, as in virtual time.
+    """
+
+    def call(shot: Shot, index: int, due: float, ended: Callable[[_One], None]) -> _One:
+        return FunctionCall(function, shot, index, due, ended, clock=clock)
+
+    run = _Run(call, shots, on_end=on_end, tally=tally, clock=clock, handed_over=False)
+    return await run(start=start, stop=stop, max_lag=max_lag)
+
+
+class _One(Protocol):
+    """A request under way, by our client or by a user's function."""
+
+    index: int
+    due: float
+    shot: Shot
+    retries: int
+    exchange: Exchange
+
+    @property
+    def sent(self) -> float | None: ...
+
+    def begin(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class _Run:
+    """One schedule on its way."""
+
+    def __init__(
+        self,
+        make: Callable[[Shot, int, float, Callable[[_One], None]], _One],
+        shots: Iterable[Shot],
+        *,
+        on_end: OnEnd | None,
+        tally: Tally | None,
+        wall: float | None = None,
+        clock: Callable[[], float] = CLOCK,
+        handed_over: bool = True,
+    ) -> None:
+        self._clock = clock
+        # What `begin` hands to a connection is on its way; a function's task has yet to run.
+        self._handed_over = handed_over
+        self._make = make
+        self._schedule: Sequence[Shot] = sorted(shots, key=_at)
+        self._on_end = on_end
+        self._tally = tally or Tally()
+        self._wall = time.time() - clock() if wall is None else wall
+        self._alive: dict[int, _One] = {}
+        self._over: list[_One] = []
+        self._records: dict[int, RequestRecord] = {}
+        self._outstanding = Outstanding()
+        self._lags = array("d")
+
+    async def __call__(
+        self, *, start: float | None, stop: asyncio.Event | None, max_lag: float
+    ) -> LoadResult:
+        cpu = time.process_time()
+        start = self._clock() + LEAD_IN if start is None else start
+        stopped = True
+        times = [shot.at for shot in self._schedule]
+        try:
+            if await unless(stop, keep(times, self._begin, start, self._clock)):
+                stopped = not await unless(stop, self._outstanding.none())
+        finally:
+            await self._hang_up()
+        elapsed = self._clock() - start
+        cpu = time.process_time() - cpu
+        for one in self._over:
+            self._records[one.index] = self._record(one)
+        return LoadResult(
+            [self._records[index] for index in sorted(self._records)],
+            Lag.of(self._lags),
+            elapsed,
+            planned=len(self._schedule),
+            cpu=cpu,
+            stopped=stopped,
+            max_lag=max_lag,
+            lags=self._lags,
+        )
+
+    async def _hang_up(self) -> None:
+        """End what is alive. A user's function that does not let go is not waited for."""
+        if not self._alive:
             return
-        shot, exchange = schedule[index], future.result()
-        records[index] = record = _record(shot, index, exchange, start + shot.at, wall)
-        if on_end is not None:
-            on_end(record)
+        for one in list(self._alive.values()):
+            one.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LET_GO):
+                await self._outstanding.none()
 
-    try:
-        with Pacer() as pacer:
-            overdue = 0
-            for index, shot in enumerate(schedule):
-                due = start + shot.at
-                if time.monotonic() < due:
-                    await pacer.until(due)
-                    overdue = 0
-                elif (overdue := overdue + 1) % _BATCH == 0:
-                    await asyncio.sleep(0)
-                lags.append(time.monotonic() - due)
-                flight = client.begin(_call(shot))
-                flight.add_done_callback(partial(ended, index))
-                flights.append(flight)
-        await asyncio.gather(*flights)
-    finally:
-        for flight in flights:
-            flight.cancel()
-    return LoadResult(
-        [records[index] for index in range(len(schedule))], _lag(lags), time.monotonic() - start
-    )
+    def _begin(self, index: int, due: float) -> None:
+        self._outstanding.began()
+        self._tally.sent += 1
+        one = self._alive[index] = self._make(self._schedule[index], index, due, self._ended)
+        one.begin()
+        if self._handed_over:
+            self._lags.append(self._clock() - due)
 
+    def _ended(self, one: _One) -> None:
+        self._outstanding.ended()
+        del self._alive[one.index]
+        if not self._handed_over and one.sent is not None:
+            self._lags.append(one.sent - one.due)
+        self._tally.end(one.exchange.outcome, one.retries)
+        if self._on_end is None:
+            self._over.append(one)  # its record can wait until the schedule does not
+            return
+        record = self._records[one.index] = self._record(one)
+        self._on_end(record)
 
-def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
-    """Write JSON lines, readable by their owner alone; an older file is replaced."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(record.to_line() + "\n" for record in records)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    def _record(self, one: _One) -> RequestRecord:
+        return record_of(
+            one.shot,
+            one.exchange,
+            index=one.index,
+            due=one.due,
+            sent=one.sent,
+            retries=one.retries,
+            wall=self._wall,
+        )
 
 
-def _call(shot: Shot) -> Call:
-    return Call(
-        shot.body,
-        key=shot.key,
-        route=shot.route,
-        timeout=shot.timeout,
-        abandon_after=shot.abandon_after,
-    )
-
-
-def _record(shot: Shot, index: int, exchange: Exchange, due: float, wall: float) -> RequestRecord:
-    """Make the one record; one offset for the whole run turns its times into Unix seconds."""
-
-    def unix(moment: float | None) -> float | None:
-        return None if moment is None else moment + wall
-
-    usage = exchange.usage
-    return RequestRecord(
-        id=shot.id or f"{index:06d}",
-        tenant=shot.tenant,
-        model=shot.model,
-        route=shot.route,
-        session=shot.session,
-        stream=shot.stream,
-        arrived=due + wall,
-        scheduled=due + wall,
-        sent=unix(exchange.sent),
-        first_byte=unix(exchange.first_byte),
-        first_token=unix(exchange.first_token),
-        ended=unix(exchange.ended),
-        prompt_tokens=None if usage is None else usage.prompt_tokens,
-        cached_tokens=None if usage is None else usage.cached_tokens,
-        output_tokens=exchange.tokens,
-        max_tokens=shot.max_tokens,
-        ttft_objective=shot.ttft_objective,
-        outcome="" if exchange.outcome is None else exchange.outcome.value,
-        reason=exchange.reason,
-        status=exchange.status,
-        attempts=exchange.attempts,
-    )
-
-
-def _lag(lags: Sequence[float]) -> Lag:
-    ordered = sorted(lags)
-    if not ordered:
-        return Lag(0.0, 0.0, 0.0)
-    return Lag(nearest_rank(ordered, 0.50), nearest_rank(ordered, 0.99), ordered[-1])
+def _at(shot: Shot) -> float:
+    return shot.at

@@ -38,7 +38,7 @@ class Summary:
     """Counts, TTFT in seconds from when each request was due, and tokens.
 
     requests = completed + refused + abandoned + failed. `wasted_tokens`: generated (as far as the
-    client saw) for requests that did not complete.
+    client saw) for requests that did not complete. `retried`: requests of more than one attempt.
     """
 
     requests: int
@@ -49,6 +49,13 @@ class Summary:
     ttft: Percentiles
     output_tokens: int
     wasted_tokens: int
+    retried: int = 0
+    attempts: int = 0
+
+    @property
+    def amplification(self) -> float | None:
+        """Attempts per request: what the clients' retries make of the load; None without one."""
+        return self.attempts / self.requests if self.requests else None
 
     def as_json(self) -> dict[str, Any]:
         """Give the numbers stable names."""
@@ -61,6 +68,9 @@ class Summary:
             "ttft": self.ttft.as_json(),
             "output_tokens": self.output_tokens,
             "wasted_tokens": self.wasted_tokens,
+            "retried": self.retried,
+            "attempts": self.attempts,
+            "amplification": self.amplification,
         }
 
 
@@ -87,12 +97,15 @@ def summarize(records: Iterable[RequestRecord]) -> Summary:
     """All records as one. Raises ValueError when one has no outcome of the closed set."""
     counts = dict.fromkeys(Kind, 0)
     ttfts: list[float] = []
-    tokens = wasted = 0
+    tokens = wasted = retried = attempts = 0
     for record in records:
         kind = kind_of(record.outcome)
         counts[kind] += 1
         ttft = record.ttft if kind in _SAW_ITS_TOKEN else None
         ttfts.append(math.inf if ttft is None else ttft)
+        made = max(1, record.attempts)  # older records have none
+        attempts += made
+        retried += made > 1
         generated = record.output_tokens or 0
         tokens += generated
         wasted += generated if kind is not Kind.COMPLETED else 0
@@ -105,6 +118,8 @@ def summarize(records: Iterable[RequestRecord]) -> Summary:
         ttft=percentiles(ttfts),
         output_tokens=tokens,
         wasted_tokens=wasted,
+        retried=retried,
+        attempts=attempts,
     )
 
 
