@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types bench docs lock clean
+.PHONY: help install demo test check lint types bench fuzz silicon docs lock clean bench-analyze bench-sender
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13)))' || \
@@ -44,6 +44,23 @@ types: $(STAMP) ## mypy, strict
 
 bench: $(STAMP) ## the gateway's CPU beside nginx and aiohttp, as ratios (needs nginx: apt-get install nginx)
 	@$(BIN)/python bench/gateway.py
+
+bench-sender: $(STAMP) ## how true and how cheap the load sender is, beside bare clients (needs cc; a minute)
+	@$(BIN)/python bench/sender.py
+
+silicon: $(STAMP) ## the engine model beside 45 measured runs of vLLM on H100 (fetches 80 MB once)
+	@test -e build/silicon/aiconfigurator_core || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/silicon aiconfigurator-core==0.12.0
+	@$(BIN)/python bench/silicon.py
+
+bench-analyze: $(STAMP) ## analyze on large logs beside DuckDB and msgspec (25 minutes, 8 GB in TMPDIR)
+	@$(BIN)/python bench/analyze.py
+
+fuzz: ## random bytes into every log reader for two minutes (atheris, in build/fuzz)
+	@test -x build/fuzz/bin/python || $(PYTHON) -m venv build/fuzz
+	@build/fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris numpy msgspec
+	@PYTHONPATH=src build/fuzz/bin/python bench/fuzz_readers.py -max_total_time=120 -max_len=8192 -timeout=10 \
+	  -artifact_prefix=build/ build/fuzz-corpus
 
 docs: $(STAMP) ## write docs/reference anew from the code
 	@$(BIN)/python -m surgetank.cli.reference docs/reference

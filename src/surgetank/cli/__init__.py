@@ -7,9 +7,12 @@ what another needs.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import os
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Never
 
 import typer
 from typer.core import TyperGroup
@@ -22,8 +25,16 @@ COMMANDS: Final = {
     "demo": "demo",
     "serve": "serve",
     "autoscale": "autoscale",
+    "load": "load",
+    "replay": "replay",
+    "simulate": "simulate",
+    "compare": "compare",
     "engine": "engine",
+    "profiles": "profiles",
+    "calibrate": "calibrate",
     "keys": "keys",
+    "analyze": "analyze",
+    "anonymize": "anonymize",
     "config": "config",
 }
 
@@ -83,7 +94,35 @@ def root(
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # the shell's >&-
+                sys.stdout.flush()  # here a full disk can still be told; at exit it cannot
     except SurgetankError as error:
-        print(f"surgetank: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _forget_output()
+        _fail(f"{error.filename or 'the output'}: cannot be written: {error.strerror}")
+
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def _fail(why: str) -> Never:
+    """End with one line: names of files and columns in it must not steer the terminal."""
+    line = "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in why
+    )
+    print(f"surgetank: {line}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _forget_output() -> None:
+    """Let what could not be written go nowhere, or Python tries it again at its exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -6,6 +6,7 @@ itself is missing from the pages, and a test compares them with the committed on
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 import typer
 
 from surgetank import cli, config
+from surgetank.cli import analysis_schema, simulation_schema
 from surgetank.config import Field, about, comments_of, fields_of
 from surgetank.errors import InputError
 from surgetank.policy.record import RequestRecord
@@ -25,10 +27,12 @@ _NOTE: Final = "<!-- Written by `make docs` from the code: change it there. -->\
 def pages() -> dict[str, str]:
     """Write all pages, by file name."""
     return {
+        "analysis.schema.json": json.dumps(analysis_schema.schema(), indent=1) + "\n",
         "cli.md": _page("Commands", _CLI, _commands()),
         "configuration.md": _page("Configuration", _CONFIGURATION, _settings()),
         "outcomes.md": _page("Outcomes", _OUTCOMES, _outcomes()),
         "record.md": _page("The request record", _RECORD, _record()),
+        "simulation.schema.json": json.dumps(simulation_schema.schema(), indent=1) + "\n",
         "surgetank.example.yaml": config.example(),
     }
 
