@@ -26,7 +26,7 @@ install: $(STAMP) ## make .venv with all that the demo and the tests need
 demo: $(STAMP) ## a burst that wipes out a real engine, and one that a fleet follows (2.5 minutes)
 	@$(BIN)/surgetank demo
 
-test: $(STAMP) ## the whole default test suite (under 4 minutes)
+test: $(STAMP) ## the whole default test suite (under 6 minutes)
 	@$(BIN)/python -m pytest
 
 check: $(STAMP) lint types ## all that must hold before a commit: format, lint, layers, types, tests, docs

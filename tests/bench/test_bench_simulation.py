@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 
+@pytest.mark.heavy
 def test_it_measures_and_its_exit_code_says_whether_the_bounds_are_kept() -> None:
     options = ["--requests", "40000", "--replicas", "3", "--rounds", "1", "--json", "--peer"]
     done = subprocess.run(

@@ -179,7 +179,9 @@ def running(*words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)]
+)
 def test_a_run_that_is_stopped_reports_what_was_done(
     number: signal.Signals, address: str, tmp_path: Path
 ) -> None:

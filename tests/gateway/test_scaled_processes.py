@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvloop
 
 from surgetank.adapters.child import Child
@@ -157,6 +158,7 @@ def test_after_kill_9_of_the_server_its_replicas_are_adopted_and_none_is_left(
     uvloop.run(test())
 
 
+@pytest.mark.heavy
 def test_a_killed_replica_is_replaced_while_the_others_serve(tmp_path: Path) -> None:
     async def test() -> None:
         async with scaled(tmp_path, command(tmp_path, "serve", settings(tmp_path))) as served:
