@@ -171,14 +171,14 @@ def make_plain(path: Path, rows: int) -> None:
 # What is measured: each in a process of its own.
 
 
-def ours(path: str, *, counts_only: bool = False, share: bool = False) -> dict[str, Any]:
+def ours(path: str, *, counts_only: bool = False) -> dict[str, Any]:
     from surgetank.adapters.accumulate import accumulate  # noqa: PLC0415 - see make_parquet
     from surgetank.adapters.logs import open_log  # noqa: PLC0415
     from surgetank.traffic.burstiness import Accumulator  # noqa: PLC0415
 
     accumulator = Accumulator(counts_only=counts_only)
     with open_log(path) as log:
-        source = accumulate(log, accumulator, share=share)
+        source = accumulate(log, accumulator)
     found = accumulator.analyse(source).to_json()
     unexplained = [name for name in nulls(found) if not explained(name, found["refused"])]
     return {"rows": source.rows, "skipped": source.skipped, "unexplained": unexplained}
@@ -257,7 +257,6 @@ STEPS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     "lines: DuckDB": duckdb_lines,
     "lines: msgspec loop": msgspec_floor,
     "lines: full": ours,
-    "lines: two processes": lambda path: ours(path, share=True),
 }
 
 

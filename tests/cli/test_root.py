@@ -83,8 +83,6 @@ def test_the_version_loads_no_command() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["analyze", "--help"], ["anonymize", "--help"]])
 def test_help_loads_no_numbers_and_no_database(arguments: list[str]) -> None:
-    if arguments[0] not in {*COMMANDS, "--help"}:
-        pytest.skip("no such command")
     code = (
         "import sys, surgetank.cli as cli\n"
         f"sys.argv = ['surgetank', *{arguments!r}]\n"

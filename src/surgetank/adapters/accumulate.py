@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from surgetank.adapters.logs import PARQUET_FORMAT, LogFile, TextLog
+from surgetank.adapters.logs import PARQUET_FORMAT, LogFile
 from surgetank.traffic.burstiness import Accumulator
 from surgetank.traffic.trace import Source
 
@@ -18,20 +18,14 @@ def accumulate(
     log: LogFile,
     accumulator: Accumulator,
     progress: Progress | None = None,
-    *,
-    share: bool = False,
 ) -> Source:
     """Add a whole log, and give the account of it.
 
-    With `share`, two processes share the lines of a large log where that gives the same (see
-    `loghelper`): for more CPU time; it is off unless asked for.
     With `counts_only`, DuckDB adds up the seconds of a Parquet file (see `parquet_seconds`).
     `progress` is told the part that was read, from time to time. Raises InputError.
     """
     if accumulator.counts_only and log.format == PARQUET_FORMAT and _add_seconds(log, accumulator):
         return log.source
-    if share and isinstance(log, TextLog):
-        log.share()
     for batch in log:
         accumulator.add(batch)
         if progress is not None:

@@ -8,12 +8,10 @@ cannot be read at all is one InputError that says what it is.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from surgetank.adapters.logbytes import BLOCK, LogBytes
 from surgetank.adapters.logfields import Fields
@@ -34,14 +32,8 @@ from surgetank.traffic.formats.reading import (
 from surgetank.traffic.formats.registry import HEAD_BYTES, by_name, detect
 from surgetank.traffic.trace import Batch, Source, Trace
 
-if TYPE_CHECKING:
-    from surgetank.adapters.loghelper import Helper
-
 PARQUET_FORMAT: Final = "parquet"
 WORTH_HASTENING: Final = 16 << 20  # bytes: less is read before Arrow or numba is loaded
-WORTH_SHARING: Final = (
-    256 << 20
-)  # bytes: reading them takes seconds, starting a process half of one
 
 
 class LogFile(Protocol):
@@ -125,12 +117,8 @@ class TextLog:
             self._reader: Reader = chosen.open(options)
         except UnreadableError as error:
             raise InputError(f"{data.name}: {error}") from error
-        self._options = options
         self._account = self._reader.account
         self._before_hastening = 0 if plain and data.size >= WORTH_HASTENING else WORTH_HASTENING
-        self._arrival_from = ""  # what two readers agreed on
-        self._beginning_lines = sample
-        self._helper: Helper | None = None
         self.format = chosen.name
         self.fields = Fields(sample.partition(b"\n")[0]).names(sample)
 
@@ -139,25 +127,10 @@ class TextLog:
 
     def __exit__(self, *exception: object) -> None:
         self._data.close()
-        if self._helper is not None:
-            self._helper.close()
-
-    def share(self, *, least_bytes: int = WORTH_SHARING) -> bool:
-        """Let a second process parse every other piece, where that gives the same, only sooner.
-
-        That is a format of `loghelper.FORMATS`, a large plain file, and a second core.
-        """
-        from surgetank.adapters import loghelper  # noqa: PLC0415 - few logs need it
-
-        large = self._data.size >= least_bytes and not self._data.packed
-        if self.format not in loghelper.FORMATS or not large or _cores() < 2:
-            return False
-        self._helper = loghelper.Helper(self.format, self._options, self._beginning_lines)
-        return True
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            yield from self._batches() if self._helper is None else self._shared(self._helper)
+            yield from self._batches()
         except UnreadableError as error:
             raise InputError(f"{self._data.name}: {error}") from error
 
@@ -182,42 +155,9 @@ class TextLog:
         if len(batch):
             yield batch
 
-    def _shared(self, helper: Helper) -> Iterator[Batch]:
-        """Give what `_batches` gives; every other piece is parsed by the second process."""
-        from surgetank.adapters.loghelper import PieceReader, add  # noqa: PLC0415 - see share
-
-        initially = self._reader.arrival_from
-        own = PieceReader(lambda: self._reader)
-        self._account = Account()
-        first = own.parse(self._first)
-        add(self._account, first, 1)
-        yield first.batch
-        number = 1 + first.lines
-        piece = self._whole_lines()
-        while piece:
-            helper.send(piece)
-            second = self._whole_lines()
-            mine = [own.parse(second)] if second else []
-            self._account_for_long_lines()
-            for parsed in (helper.receive(), *mine):
-                add(self._account, parsed, number)
-                number += parsed.lines
-                if len(parsed.batch):
-                    yield parsed.batch
-            piece = self._whole_lines() if second else b""
-        self._account_for_long_lines()
-        helper.send(b"")
-        for parsed in (helper.receive(), own.parse(b"")):
-            add(self._account, parsed, number)
-            if parsed.arrival_from != initially:
-                self._arrival_from = parsed.arrival_from
-            if len(parsed.batch):
-                yield parsed.batch
-
     @property
     def source(self) -> Source:
-        arrival_from = self._arrival_from or self._reader.arrival_from
-        return source_of(self._account, self._data.name, self.format, arrival_from)
+        return source_of(self._account, self._data.name, self.format, self._reader.arrival_from)
 
     @property
     def progress(self) -> float | None:
@@ -279,10 +219,6 @@ def source_of(account: Account, path: str, name: str, arrival_from: str) -> Sour
         arrival_from=arrival_from,
         notes=tuple(account.notes),
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _bare_name(path: str) -> str:

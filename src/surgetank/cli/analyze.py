@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 import surgetank
-from surgetank.cli import logreading
+from surgetank.cli import log_options, logreading
 from surgetank.cli.logreading import LogArguments
 from surgetank.cli.outputs import refuse_output
 from surgetank.errors import InputError
@@ -38,41 +38,19 @@ def analyze(
         ),
     ],
     *,
-    log_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="NAME", help="Format of the logs, when not told right."),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OURS=THEIRS",
-            help="The log's column (name, dotted path, or position from 1) that holds one of ours: "
-            "arrived, prompt_tokens, output_tokens, duration, tenant, session ...",
-        ),
-    ] = None,
-    time_unit: Annotated[
-        str | None,
-        typer.Option(metavar="UNIT", help="Unit of times in numbers: s, ms, us, ns."),
-    ] = None,
-    timezone: Annotated[
-        str, typer.Option(help="Zone of times without one: UTC, +08:00, Asia/Shanghai.")
-    ] = "UTC",
-    year: Annotated[
-        int | None, typer.Option(help="Year of dates without one. Default: this year.")
-    ] = None,
-    day_first: Annotated[
-        bool | None,
-        typer.Option("--day-first/--month-first", help="How 03/04/2026 is read, when in doubt."),
-    ] = None,
+    log_format: log_options.Format = None,
+    column: log_options.Column = None,
+    time_unit: log_options.TimeUnit = None,
+    timezone: log_options.Timezone = "UTC",
+    year: log_options.Year = None,
+    day_first: log_options.DayFirst = None,
     estimate_tokens: Annotated[
         bool,
         typer.Option(
             "--estimate-tokens", help="Take 4 characters for a token where only those are logged."
         ),
     ] = False,
-    max_bad: Annotated[
-        str, typer.Option(metavar="SHARE", help="Share of unreadable rows above which it ends.")
-    ] = "1%",
+    max_bad: log_options.MaxBad = "1%",
     capacity_delay: Annotated[
         float,
         typer.Option(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from surgetank.cli import logreading
+from surgetank.cli import log_options, logreading
 from surgetank.cli.logreading import LogArguments
 from surgetank.cli.outputs import refuse_output
 from surgetank.errors import InputError
@@ -64,30 +64,13 @@ def anonymize(
         list[str] | None,
         typer.Option("--hash", metavar="FIELD", help="Hash these names as well: model."),
     ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="Format of LOG, when not told.")
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="Column of LOG that holds one of ours."),
-    ] = None,
-    time_unit: Annotated[
-        str | None,
-        typer.Option(metavar="UNIT", help="Unit of times in numbers: s, ms, us, ns."),
-    ] = None,
-    timezone: Annotated[
-        str, typer.Option(help="Zone of times without one: UTC, +08:00, Asia/Shanghai.")
-    ] = "UTC",
-    year: Annotated[
-        int | None, typer.Option(help="Year of dates without one. Default: this year.")
-    ] = None,
-    day_first: Annotated[
-        bool | None,
-        typer.Option("--day-first/--month-first", help="How 03/04/2026 is read, when in doubt."),
-    ] = None,
-    max_bad: Annotated[
-        str, typer.Option(metavar="SHARE", help="Share of unreadable rows above which it ends.")
-    ] = "1%",
+    log_format: log_options.Format = None,
+    column: log_options.Column = None,
+    time_unit: log_options.TimeUnit = None,
+    timezone: log_options.Timezone = "UTC",
+    year: log_options.Year = None,
+    day_first: log_options.DayFirst = None,
+    max_bad: log_options.MaxBad = "1%",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a log without persons: names hashed with a key, times shifted, no text at all.
