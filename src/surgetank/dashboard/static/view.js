@@ -82,7 +82,7 @@ export function burstiness({ burstiness: found }) {
   line.hidden = !found;
   if (!found) return;
   const told = found.idc.filter(([, value]) => value !== null);
-  const idc = told.map(([window, value]) => `${compact(value)} at ${window} s`).join(", ");
+  const idc = told.map(([window, value]) => `${compact(Number(value.toPrecision(3)))} at ${window} s`).join(", ");
   const [base, peak, width, period] = found.pulse ?? [];
   const pulse = found.pulse
     ? ` Pulse: ${rate(base)} to ${rate(peak)} req/s for ${seconds(width)} of every ${seconds(period)}.`
