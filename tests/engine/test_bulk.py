@@ -13,8 +13,8 @@ from surgetank.engine.bulk import Results, Routing, run_fleet, run_trace
 from surgetank.engine.literal import Batcher, EventKind
 from surgetank.engine.profile import EngineProfile
 from surgetank.engine.replica import Replica
+from tests.engine.drawn import profiles
 from tests.engine.test_golden import CASES, COEFFICIENTS, rows, trace_of
-from tests.engine.test_replica_equals_literal import profiles
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import Any
 
 import pytest
 
 from surgetank.errors import InputError
-from surgetank.mockengine.faults import Fault, FaultKind, build, parse
+from surgetank.mockengine.faults import Fault, FaultKind, Faults, build, parse
 from surgetank.wire.http1 import ProtocolError
 
 from .client import Replica, chat, run
@@ -237,7 +239,7 @@ def test_faults_apply_in_the_order_given_and_are_cleared() -> None:
         got = [(await replica.ask(CHAT, WHOLE)).head.status for _ in range(4)]
         assert got == [500, 500, 503, 503]
         listed = (await replica.ask("/mock/faults")).json
-        fault = {"kind": "status", "times": None, "status": 503, "retry_after": ""}
+        fault = {"kind": "status", "times": None, "status": 503, "retry_after": "", "share": 1.0}
         assert listed == {"faults": [fault]}
         cleared = await replica.ask("/mock/faults", method="DELETE")
         assert cleared.json == {"faults": []}
@@ -266,6 +268,10 @@ def test_flag_and_json_read_the_same() -> None:
         ("status:status=200", "fault status: status = '200': must be >= 400"),
         ("status:status=999", "must be 400-599"),
         ("status:retry_after=1\r\nx: y", "must be a header's value"),
+        ("status:share=1.5", "fault status: share = '1.5': must be in [0, 1]"),
+        ("slow:factor=0", "fault slow: factor = '0': must be >= 0.001"),
+        ("slow:period=4", "fault slow: width = missing: must be below period = 4"),
+        ("slow:width=4,period=4", "fault slow: width = 4: must be below period = 4"),
     ],
 )
 def test_a_wrong_fault_is_one_clear_line(text: str, message: str) -> None:
@@ -279,5 +285,71 @@ def test_a_wrong_fault_over_http_is_a_400() -> None:
         for body in (b"{", b"[]", b'{"kind":"cut","after":null}'):
             assert (await replica.ask("/mock/faults", body)).head.status == 400
         await well_again(replica)
+
+    run(test)
+
+
+def test_a_share_of_the_requests_is_struck_by_the_seed() -> None:
+    def struck(seed: int) -> list[bool]:
+        faults = Faults([parse("status:status=503,share=0.25")], seed, 0.0)
+        return [faults.for_request() is not None for _ in range(2000)]
+
+    assert 0.2 < sum(struck(1)) / 2000 < 0.3
+    assert struck(1) == struck(1) != struck(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("slow:factor=3", [(0.0, 3, math.inf), (99.0, 3, math.inf)]),
+        ("slow:factor=3,start=2", [(0.0, 1, 2.0), (2.0, 3, math.inf)]),
+        ("slow:factor=3,start=2,width=1", [(1.9, 1, 2), (2.5, 3, 3), (3.0, 1, math.inf)]),
+        (
+            "slow:factor=3,start=2,width=1,period=4",
+            [
+                (0.0, 1, 2),
+                (2.0, 3, 3),
+                (3.0, 1, 6),
+                (6.5, 3, 7),
+                (4001, 1, 4002),
+                (4002.5, 3, 4003),
+            ],
+        ),
+        (
+            "slow:factor=3,start=2,width=1,period=4,times=2",
+            [(2.0, 3, 3), (3.0, 1, 6), (6.0, 3, 7), (7.0, 1, math.inf), (10.5, 1, math.inf)],
+        ),
+    ],
+)
+def test_a_slow_stretch_begins_ends_and_comes_again(
+    text: str, at: list[tuple[float, float, float]]
+) -> None:
+    faults = Faults([parse(text)], 0, 1000.0)
+    for since, factor, until in at:
+        assert faults.slowness(1000.0 + since) == (factor, 1000.0 + until)
+
+
+def test_slow_stretches_multiply_and_are_gone_once_cleared() -> None:
+    faults = Faults([parse("slow:factor=3"), parse("slow:factor=0.5,width=2")], 0, 0.0)
+    assert faults.slowness(1.0) == (1.5, 2.0)
+    assert faults.slowness(2.0) == (3.0, math.inf)
+    assert faults.for_request() is None
+    faults.clear()
+    assert faults.slowness(1.0) == (1.0, math.inf)
+
+
+def test_a_slow_engine_takes_so_many_times_as_long_and_is_well_again() -> None:
+    async def test(replica: Replica) -> None:
+        async def took() -> float:
+            begun = time.monotonic()
+            await well_again(replica)
+            return time.monotonic() - begun
+
+        usual = min([await took() for _ in range(3)])
+        await inject(replica, kind="slow", factor=10)
+        slow = await took()
+        assert slow > 5 * usual
+        await replica.ask("/mock/faults", method="DELETE")
+        assert min([await took() for _ in range(3)]) < slow / 2
 
     run(test)

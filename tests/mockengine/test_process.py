@@ -18,6 +18,8 @@ from typing import IO, Any
 import openai
 import pytest
 
+from tests.cli.command import surgetank
+
 from .client import CAPTURES, chat, events, shape
 
 BOUND = 30.0  # seconds
@@ -166,17 +168,12 @@ def test_sigterm_while_loading_ends_at_once() -> None:
         (["--profile", "nope"], "surgetank: no engine profile `nope`: `surgetank profiles` lists"),
         (["--fault", "cute"], "surgetank: fault kind 'cute': must be one of"),
         (["--speed", "0"], "surgetank: --speed 0.0: must be > 0"),
+        (["--cold-start", "inf"], "surgetank: --cold-start inf: must be finite"),
         (["--host", "203.0.113.1"], "surgetank: --host 203.0.113.1 --port 0: cannot listen"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "surgetank", "engine", "--port", "0", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
+    done = surgetank("engine", "--port", "0", *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1

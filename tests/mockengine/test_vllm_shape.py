@@ -201,6 +201,15 @@ def test_text_parts_count_and_images_do_not() -> None:
     run(test)
 
 
+def test_embeddings_are_never_streamed() -> None:
+    async def test(replica: Replica) -> None:
+        body = {"model": "tiny", "input": ["a", "b"], "stream": True}
+        reply = await replica.ask("/v1/embeddings", body)
+        assert (reply.json["object"], len(reply.json["data"])) == ("list", 2)
+
+    run(test)
+
+
 def test_routes_that_do_not_exist_are_404_and_wrong_methods_405() -> None:
     async def test(replica: Replica) -> None:
         reply = await replica.ask("/sleep", b"")

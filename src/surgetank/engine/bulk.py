@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surgetank.engine.profile import EngineProfile
+from surgetank.engine.skipping import arrays
 from surgetank.engine.skipping import fleet as kernel
-from surgetank.engine.skipping import layout
+from surgetank.engine.skipping.compiled import compiled
 
 Routing = Literal["round_robin", "least_outstanding", "random"]
 
@@ -110,10 +111,11 @@ def run_fleet(
         slot=np.zeros(count if len(asked.leavers) else 0, np.int32),
         leaving=len(asked.leavers),
     )
-    engines, heaps, phases, events = layout.engines(profile, replicas)
-    fleet = kernel.Fleet(engines, layout.slots(min(count, _ROWS)), heaps, phases, events)
+    engines, heaps, phases, events = arrays.engines(profile, replicas)
+    fleet = kernel.Fleet(engines, arrays.slots(min(count, _ROWS)), heaps, phases, events)
     trees = _trees(replicas if routing == "least_outstanding" else 0)
     rng = np.random.default_rng(seed)
+    feed = compiled(kernel).feed
     left = 0
     routes = np.empty(0, np.int32)
     for first in range(0, count, _ROWS):
@@ -122,11 +124,11 @@ def run_fleet(
         flying = int(engines["running"].sum() + engines["waiting"].sum())
         short = last - first - (len(fleet.slots) - 1 - flying)
         if short > 0:
-            layout.grow(fleet.slots, max(short, len(fleet.slots) // 8))
-        left = kernel.feed(fleet, trees, asked, told, routes, first, last, left, -np.inf)
+            arrays.grow(fleet.slots, max(short, len(fleet.slots) // 8))
+        left = feed(fleet, trees, asked, told, routes, first, last, left, -np.inf)
         if progress is not None:
             progress(last)
-    kernel.feed(fleet, trees, asked, told, routes, count, count, left, np.inf)
+    feed(fleet, trees, asked, told, routes, count, count, left, np.inf)
     return Results(
         arrived=asked.arrived,
         first_token_at=told.first_token_at,

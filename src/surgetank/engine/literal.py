@@ -161,6 +161,14 @@ class Batcher:
         sequence = self._alive[id_]
         return sequence.length - sequence.prompt
 
+    def prefilled(self, id_: str) -> int:
+        """Return how much of its prompt was computed since it was admitted, cached tokens not.
+
+        A chunk in flight counts as done. Raises KeyError for a sequence not in flight.
+        """
+        sequence = self._alive[id_]
+        return max(0, min(sequence.computed, sequence.prompt) - sequence.cached)
+
     def has_room(self, sequences: int = 1) -> bool:
         """Tell whether so many more would be admitted, not shed."""
         most = self.profile.max_queued

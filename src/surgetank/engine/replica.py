@@ -1,16 +1,24 @@
-"""The continuous batcher for simulations: what `engine.literal` does, as fast as machine code goes.
+"""The continuous batcher that skips what repeats: what `engine.literal` does, from event to event.
 
 Between two events a batch only decodes, and each step takes a little longer than the one before by
 a known amount, so many steps are taken at once, exactly (`engine.skipping.stretch`). Times equal
 the specification's but for rounding (1e-9 relative), and an input within rounding of a step's end
 may fall on either side of it.
 
-Differences from `literal.Batcher`: no TOKEN events (ask `tokens`); `due` is the end of a stretch of
-steps, and an input before it is fine - it cuts the stretch at the end of the step under way. So the
-rule for feeding it in order of time is the same:
+`due` is the end of a stretch of steps, and `step` has no TOKEN events (ask `tokens`). An input
+before it is fine: it cuts the stretch at the end of the step under way. So the rule for feeding it
+in order of time is that of `literal.Batcher`:
 
     while (due := replica.due) is not None and due < now: deliver(replica.step(due))
     replica.add(...)  # or abort, or observe
+
+Who wants every token takes step by step what is known of the stretch, with TOKEN events:
+
+    while (ends := replica.ends) is not None and ends < now: deliver(replica.tick(ends))
+    replica.add(...)  # or abort
+
+One source, two ways to run it: machine code for simulations, a hundred times as fast, for which
+numba has to be loaded (0.6 s); plain Python for a process that has other costs (`plain`).
 
 Rule: no clock. What it tells of itself is as of its latest input, step or `observe`.
 """
@@ -18,19 +26,18 @@ Rule: no clock. What it tells of itself is as of its latest input, step or `obse
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from math import inf
+from typing import Any, Final
 
-import numpy as np
-
-from surgetank.engine.bulk import run_trace
 from surgetank.engine.literal import Event, EventKind
 from surgetank.engine.profile import EngineProfile
-from surgetank.engine.skipping import compiled, entries, layout
+from surgetank.engine.skipping import entries, layout, objects
 
 _KINDS: Final = {
     layout.FIRST_TOKEN: EventKind.FIRST_TOKEN,
     layout.FINISHED: EventKind.FINISHED,
     layout.PREEMPTED: EventKind.PREEMPTED,
+    layout.TOKEN: EventKind.TOKEN,
 }
 _FEWEST_SLOTS: Final = 64
 
@@ -41,6 +48,10 @@ def prepare(on_compile: Callable[[str], None] | None = None) -> None:
     Without it that happens in the first calls. `on_compile` gets a line for the user when it has to
     be compiled: a command prints it to stderr.
     """
+    from surgetank.engine.bulk import run_trace  # noqa: PLC0415 - numba: only for machine code
+    from surgetank.engine.numbered import Numbered  # noqa: PLC0415
+    from surgetank.engine.skipping import compiled  # noqa: PLC0415
+
     with compiled.on_compile(on_compile or (lambda _: None)):
         profile = EngineProfile(
             name="", a_ms=1.0, b_us=0.0, c_ns=0.0, d_us=0.0, e_ns=0.0, kv_blocks=512
@@ -51,6 +62,14 @@ def prepare(on_compile: Callable[[str], None] | None = None) -> None:
         replica.observe(0.0)
         replica.tokens("")
         replica.abort("", 0.0)
+        engine = Numbered(profile)
+        engine.add(0, 1, 2, 0, 0.0)
+        engine.step()
+        engine.observe(0.0)
+        engine.tokens(0)
+        engine.prefilled(0)
+        engine.all_tokens()
+        engine.abort(0, 0.0)
         run_trace(profile, [0.0], [1], [1])
 
 
@@ -60,10 +79,19 @@ class Replica:
     Sheds (`add` returns False) when `max_queued` sequences are in flight, waiting or running.
     """
 
-    def __init__(self, profile: EngineProfile) -> None:
+    def __init__(self, profile: EngineProfile, *, plain: bool = False) -> None:
         self.profile = profile
-        self._engines, self._heaps, self._phases, self._events = layout.engines(profile)
-        self._slots = layout.slots(_FEWEST_SLOTS)
+        if plain:
+            self._state: Any = objects
+            self._code: Any = entries
+        else:
+            from surgetank.engine.skipping import arrays, compiled  # noqa: PLC0415 - numba
+
+            self._state = arrays
+            self._code = compiled.compiled(entries)
+        self._engines, self._heaps, self._phases, self._events = self._state.engines(profile)
+        self._slots = self._state.slots(_FEWEST_SLOTS)
+        self._given: Any = None  # room for the tokens of a step, once they are asked for
         self._ids: list[str] = [""] * len(self._slots)
         self._slot_of: dict[str, int] = {}
         self._due: float | None = None
@@ -71,6 +99,14 @@ class Replica:
     @property
     def due(self) -> float | None:
         """When `step` must be called next; None while idle."""
+        return self._due
+
+    @property
+    def ends(self) -> float | None:
+        """When `tick` must be called next, the end of the step under way; None while idle."""
+        engine = self._engines[0]
+        if engine["left"] > 1:
+            return float(engine["began"] + engine["cost"])
         return self._due
 
     @property
@@ -114,11 +150,21 @@ class Replica:
         return self._read("done") + (self._read("left") > 0)
 
     def _read(self, field: str) -> int:
-        return int(self._engines[field][0])
+        return int(self._engines[0][field])
 
     def tokens(self, id_: str) -> int:
         """Return the output so far of a sequence in flight. Raises KeyError for any other."""
-        return entries.tokens(self._engines, self._slots, self._slot_of[id_])
+        return int(self._code.tokens(self._engines, self._slots, self._slot_of[id_]))
+
+    def prefilled(self, id_: str) -> int:
+        """Return how much of its prompt was computed since it was admitted, cached tokens not.
+
+        A chunk in flight counts as done. Raises KeyError for a sequence not in flight.
+        """
+        slot = self._slots[self._slot_of[id_]]
+        prompt = slot["prompt"]
+        computed = prompt if slot["state"] == layout.DECODING else slot["computed"]
+        return int(max(0, min(computed, prompt) - slot["cached"]))
 
     def has_room(self, sequences: int = 1) -> bool:
         """Tell whether so many more would be admitted, not shed."""
@@ -153,9 +199,9 @@ class Replica:
         if id_ in self._slot_of:
             raise ValueError(f"sequence {id_!r} is in flight already: must be new")
         if len(self._slot_of) + 1 == len(self._slots):
-            layout.grow(self._slots, len(self._slots))
+            self._state.grow(self._slots, len(self._slots))
             self._ids += [""] * (len(self._slots) - len(self._ids))
-        slot, self._due = entries.add(
+        slot, self._due = self._code.add(
             self._engines,
             self._slots,
             self._phases,
@@ -166,7 +212,7 @@ class Replica:
             float(now),
         )
         if not slot:
-            self._due = None if self._due == np.inf else self._due
+            self._due = None if self._due == inf else self._due
             return False
         self._ids[slot] = id_
         self._slot_of[id_] = slot
@@ -181,7 +227,7 @@ class Replica:
         slot = self._slot_of.pop(id_, 0)
         if not slot:
             return False
-        self._due = entries.abort(
+        self._due = self._code.abort(
             self._engines, self._slots, self._heaps, self._phases, slot, float(now)
         )
         return True
@@ -189,7 +235,7 @@ class Replica:
     def observe(self, now: float) -> None:
         """Bring what the properties tell up to `now`; changes nothing that happens."""
         self._in_order(now)
-        entries.observe(self._engines, self._phases, float(now))
+        self._code.observe(self._engines, self._phases, float(now))
 
     def step(self, now: float) -> list[Event]:
         """End the stretch that is due and begin the next one, both at the time it was due.
@@ -200,18 +246,54 @@ class Replica:
         at = self._due
         if at is None or now < at:
             return []
-        n, due = entries.step(self._engines, self._slots, self._heaps, self._phases, self._events)
-        self._due = None if due == np.inf else due
+        n, due = self._code.step(
+            self._engines, self._slots, self._heaps, self._phases, self._events
+        )
+        self._due = None if due == inf else due
         if not n:
             return []
         events = []
-        for kind, slot, _, tokens in self._events[:n].tolist():
+        for kind, slot, _, tokens in self._state.told(self._events, n):
             if kind == layout.TOKEN:
                 continue
             id_ = self._ids[slot]
             events.append(Event(_KINDS[kind], id_, at, tokens))
             if kind == layout.FINISHED:
                 del self._slot_of[id_]
+        return events
+
+    def tick(self, now: float) -> list[Event]:
+        """End the step that is under way and begin the next one, both at the time it `ends`.
+
+        Nothing happens before. The events are in the order in which they happened, tokens too.
+        """
+        at = self.ends
+        if at is None or now < at:
+            return []
+        if self._given is None:
+            self._given = self._state.engines(self.profile)[3]
+        count, n, due = self._code.tick(
+            self._engines, self._slots, self._heaps, self._phases, self._events, self._given
+        )
+        self._due = None if due == inf else due
+        ids, token = self._ids, EventKind.TOKEN
+        given = self._state.told(self._given, count)
+        if not n:
+            return [Event(token, ids[slot], at, tokens) for _, slot, _, tokens in given]
+        told = self._state.told(self._events, n)
+        rest = 0  # of those who decode, the ones that finish are told first, in the same order
+        events = []
+        for _, slot, _, tokens in given:
+            events.append(Event(token, ids[slot], at, tokens))
+            if rest < n and told[rest][:2] == (layout.FINISHED, slot):
+                events.append(Event(EventKind.FINISHED, ids[slot], at, tokens))
+                rest += 1
+        events += [
+            Event(_KINDS[kind], ids[slot], at, tokens) for kind, slot, _, tokens in told[rest:]
+        ]
+        for kind, slot, _, _ in told:
+            if kind == layout.FINISHED:
+                del self._slot_of[ids[slot]]
         return events
 
     def _in_order(self, now: float) -> None:

@@ -18,6 +18,7 @@ COMPLETIONS = "/v1/completions"
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 4
 _MOST_CHOICES = 128
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, the error body of which it carries
@@ -47,10 +48,24 @@ class Asked:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    route: str = CHAT
+    inputs: int = 1  # texts to embed
+    base64: bool = False  # how embeddings are written
 
 
 def read(route: str, body: bytes) -> Asked:
     """Read a body sent to `route`. Raises Refused, in the words of vLLM where they are known."""
+    data = load(body)
+    chat = route == CHAT
+    tokens = chat_tokens(data) if chat else prompt_tokens(data)
+    limit = data.get("max_completion_tokens") if chat else None
+    if limit is None:
+        limit = data.get("max_tokens") if chat else data.get("max_tokens", 16)
+    return build(data, chat=chat, route=route, prompt_tokens=tokens, limit=limit)
+
+
+def load(body: bytes) -> dict[str, Any]:
+    """Read a body as an object. Raises Refused."""
     try:
         data = json.loads(body)
     except json.JSONDecodeError as error:
@@ -65,11 +80,19 @@ def read(route: str, body: bytes) -> Asked:
         ) from None
     if not isinstance(data, dict):
         raise _wrong("body", "a dictionary")
-    chat = route == CHAT
-    tokens = _chat_tokens(data) if chat else _prompt_tokens(data)
-    limit = data.get("max_completion_tokens") if chat else None
-    if limit is None:
-        limit = data.get("max_tokens") if chat else data.get("max_tokens", 16)
+    return data
+
+
+def build(
+    data: dict[str, Any],
+    *,
+    chat: bool,
+    route: str,
+    prompt_tokens: int,
+    limit: Any,
+    inputs: int = 1,
+) -> Asked:
+    """Read what all routes have alike. Raises Refused."""
     options = data.get("stream_options") or {}
     if not isinstance(options, dict):
         raise _wrong("body.stream_options", "a dictionary")
@@ -80,7 +103,7 @@ def read(route: str, body: bytes) -> Asked:
     return Asked(
         chat=chat,
         model=model,
-        prompt_tokens=tokens,
+        prompt_tokens=prompt_tokens,
         max_tokens=None if limit is None else _whole(limit, "max_tokens", 1),
         min_tokens=_whole(data.get("min_tokens", 0), "min_tokens", 0),
         ignore_eos=bool(data.get("ignore_eos")),
@@ -90,6 +113,9 @@ def read(route: str, body: bytes) -> Asked:
         stream=stream,
         include_usage=stream and bool(options.get("include_usage")),
         continuous_usage=stream and bool(options.get("continuous_usage_stats")),
+        route=route,
+        inputs=inputs,
+        base64=data.get("encoding_format") == "base64",
     )
 
 
@@ -97,7 +123,8 @@ def _invalid(detail: str, param: str) -> Refused:
     return Refused(400, f"1 validation error:\n  {detail}", "Bad Request", param)
 
 
-def _missing(name: str, data: dict[str, Any]) -> Refused:
+def missing(name: str, data: dict[str, Any]) -> Refused:
+    """Make the answer to a body without a member that must be there."""
     return _invalid(
         f"{{'type': 'missing', 'loc': 'body.{name}', 'msg': 'Field required',"
         f" 'input': '<dict of {len(data)} items>'}}",
@@ -118,9 +145,10 @@ def _whole(value: Any, name: str, least: int | None, most: int | None = None) ->
     return int(value)
 
 
-def _chat_tokens(data: dict[str, Any]) -> int:
+def chat_tokens(data: dict[str, Any]) -> int:
+    """Estimate the tokens of a chat's messages. Raises Refused."""
     if "messages" not in data:
-        raise _missing("messages", data)
+        raise missing("messages", data)
     messages = data["messages"]
     if not isinstance(messages, list) or not messages:
         raise _wrong("body.messages", "a list of one message or more")
@@ -143,13 +171,14 @@ def _text_bytes(content: Any) -> int:
     return sum(
         _text_bytes(part.get("text"))
         for part in content
-        if isinstance(part, dict) and part.get("type") == "text"
+        if isinstance(part, dict) and part.get("type") in _TEXT_PARTS
     )
 
 
-def _prompt_tokens(data: dict[str, Any]) -> int:
+def prompt_tokens(data: dict[str, Any]) -> int:
+    """Estimate or count the tokens of one prompt. Raises Refused."""
     if "prompt" not in data:
-        raise _missing("prompt", data)
+        raise missing("prompt", data)
     prompt = data["prompt"]
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]

@@ -41,8 +41,12 @@ class Application(Protocol):
 class Connection(asyncio.Protocol):
     """Frames HTTP/1.1 on one socket, and misbehaves where a fault wants it to."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(
+        self, application: Application, malformed: Callable[[str], None] = lambda _why: None
+    ) -> None:
+        """`malformed` is told why, when what came is not HTTP or could be framed in two ways."""
         self._application = application
+        self._malformed = malformed
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser()
         self._body = bytearray()
@@ -91,6 +95,7 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._busy = True
             self._keep_alive = False
+            self._malformed(error.message)
             self.answer(error.status, b"Invalid HTTP request received.", b"text/plain")
             return
         head = self._parser.head

@@ -4,8 +4,9 @@ Engine time runs `speed` times as fast as real time. Rule: every step happens at
 batcher says, however late its timer fires; so rates are exact and only single tokens jitter, by
 what the event loop's timers do (a millisecond).
 
-The batcher is the step-by-step one: a server streams each token of each step, so there is nothing
-to skip, and a step is a twentieth of what its tokens cost (docs/concepts/engine-model.md).
+The batcher is the simulations' own, asked for every token, in plain Python: a server streams each
+token of each step, so there is little to skip, and numba would take longer to load than all the
+rest (docs/concepts/engine-model.md).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import math
 import time
 from collections.abc import Callable
 
-from surgetank.engine.literal import Batcher, Event, EventKind
+from surgetank.engine.literal import Event, EventKind
+from surgetank.engine.replica import Replica
+from surgetank.mockengine.clock import EngineClock
 from surgetank.mockengine.metrics import EngineMetrics
 from surgetank.mockengine.text import Answer
 
@@ -41,26 +44,27 @@ class Driver:
 
     def __init__(
         self,
-        batcher: Batcher,
+        batcher: Replica,
         metrics: EngineMetrics,
         loop: asyncio.AbstractEventLoop,
         speed: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._batcher = batcher
         self._metrics = metrics
         self._loop = loop
-        self._speed = speed
-        self._began = time.monotonic()  # uvloop's own clock stands still within a round
+        self._clock = EngineClock(speed, clock)
         self._sequences: dict[str, _Sequence] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf
         self._delivering: float | None = None  # the engine time of the step being delivered
+        self._given = 0  # its tokens
 
     def now(self) -> float:
         """Return engine time, seconds; inside a listener, when its event happened."""
         if self._delivering is not None:
             return self._delivering
-        return (time.monotonic() - self._began) * self._speed
+        return self._clock.now()
 
     def add(
         self, id_: str, prompt_tokens: int, answer: Answer, priority: int, listener: Listener
@@ -84,6 +88,13 @@ class Driver:
         self._catch_up()
         return self._batcher.has_room(sequences)
 
+    def slow(self, factor: float) -> None:
+        """From now on, let each step take `factor` times as long as its speed says."""
+        self._catch_up()
+        self._clock.slow(factor)
+        self._armed = math.nan  # whatever is due is due at another real time
+        self._arm()
+
     def close(self) -> None:
         """Stop the timer."""
         if self._timer is not None:
@@ -95,19 +106,21 @@ class Driver:
         """Run the steps due before now, and return now."""
         now = self.now()
         if self._delivering is None:
-            while (due := self._batcher.due) is not None and due < now:
+            while (due := self._batcher.ends) is not None and due < now:
                 self._step(due)
         return now
 
     def _step(self, due: float) -> None:
         self._delivering = due
         try:
-            events = self._batcher.step(due)
+            events = self._batcher.tick(due)
             self._metrics.stepped()
             for event in events:
                 self._deliver(event)
         finally:
             self._delivering = None
+            self._metrics.generation_tokens.inc(self._given)
+            self._given = 0
 
     def _deliver(self, event: Event) -> None:
         sequence = self._sequences.get(event.id)
@@ -115,11 +128,11 @@ class Driver:
             return
         metrics = self._metrics
         if event.kind is EventKind.TOKEN:
-            metrics.generation_tokens.inc()
+            self._given += 1
             metrics.itl.observe(event.at - sequence.last)
             sequence.last = event.at
         elif event.kind is EventKind.FIRST_TOKEN:
-            metrics.generation_tokens.inc()
+            self._given += 1
             metrics.prompt_tokens.inc(sequence.prompt_tokens)
             metrics.ttft.observe(event.at - sequence.added)
             sequence.first = sequence.last = event.at
@@ -140,7 +153,7 @@ class Driver:
 
     def _arm(self) -> None:
         """Set the timer for the next step, unless it is set already."""
-        due = self._batcher.due
+        due = self._batcher.ends
         if due == self._armed or self._delivering is not None:
             return
         if self._timer is not None:
@@ -148,7 +161,7 @@ class Driver:
             self._timer = None
         self._armed = math.inf
         if due is not None:
-            delay = self._began + due / self._speed - time.monotonic()
+            delay = self._clock.until(due)
             # Timers count milliseconds and round: rounded up here, no timer is early and re-armed.
             self._timer = self._loop.call_later(max(0, math.ceil(delay * 1e3)) / 1e3, self._ring)
             self._armed = due
@@ -157,6 +170,6 @@ class Driver:
         self._timer = None
         self._armed = math.inf
         now = self.now()
-        while (due := self._batcher.due) is not None and due <= now:
+        while (due := self._batcher.ends) is not None and due <= now:
             self._step(due)
         self._arm()

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Final
 
 from surgetank.engine.literal import Event, EventKind
-from surgetank.mockengine import answers
+from surgetank.mockengine import answers, native
 from surgetank.mockengine.answers import StreamForm
 from surgetank.mockengine.asked import Asked
 from surgetank.mockengine.connection import Connection, Headers
 from surgetank.mockengine.driver import Driver
 from surgetank.mockengine.faults import Fault, FaultKind
+from surgetank.mockengine.native import MessagesForm, ResponsesForm
 from surgetank.mockengine.text import Answer
 
 _FLUSH: Final = 0.005  # seconds for the last written bytes to reach the socket before the exit
@@ -52,9 +53,11 @@ class Generation:
         self._on_end = on_end
         self._keys = [f"{number}-{i}" for i in range(len(choices))]
         self._counts = [0] * len(choices)
+        self._unfinished = len(choices)
         self._total = 0
         self._over = False
-        self._form = StreamForm(
+        self._form: StreamForm | ResponsesForm | MessagesForm
+        self._form = _native_form(asked, id_, created, model) or StreamForm(
             chat=asked.chat,
             id_=id_,
             created=created,
@@ -100,12 +103,11 @@ class Generation:
             return
         self._counts[index] = event.tokens
         self._total += 1
+        if event.tokens == self._choices[index].tokens:
+            self._unfinished -= 1
         if self._asked.stream:
             self._stream_token(index, first=event.kind is EventKind.FIRST_TOKEN)
-        if not self._strikes() and all(
-            count == choice.tokens
-            for count, choice in zip(self._counts, self._choices, strict=True)
-        ):
+        if not self._strikes() and not self._unfinished:
             self._complete()
 
     def _stream_token(self, index: int, *, first: bool) -> None:
@@ -130,7 +132,7 @@ class Generation:
             (choice.text(count), choice.finish_reason if count == choice.tokens else "abort", count)
             for choice, count in zip(self._choices, self._counts, strict=True)
         ]
-        body = answers.whole(
+        body = self._native_body(*parts[0]) or answers.whole(
             chat=self._asked.chat,
             id_=self._id,
             created=self._created,
@@ -139,6 +141,14 @@ class Generation:
             choices=parts,
         )
         self._connection.answer(200, body, headers=self._load_header())
+
+    def _native_body(self, text: str, reason: str, tokens: int) -> bytes:
+        """Write the answer of a route beside completions; empty for those."""
+        if self._asked.route == native.EMBEDDINGS:
+            return native.embeddings(self._asked, self._id, self._created, self._model)
+        if isinstance(self._form, StreamForm):
+            return b""
+        return self._form.whole(text, reason, tokens)
 
     def _end(self, reason: str = "abort") -> None:
         """Forget it, exactly once; sequences that have not finished are aborted."""
@@ -175,3 +185,15 @@ class Generation:
         self._connection.send(answers.error_event(500, _DEAD, "InternalServerError"))
         self._connection.send(answers.DONE)
         self._connection.end_stream()
+
+
+def _native_form(
+    asked: Asked, id_: str, created: int, model: str
+) -> ResponsesForm | MessagesForm | None:
+    if asked.route == native.RESPONSES:
+        return ResponsesForm(
+            id_=id_, created=created, model=model, prompt_tokens=asked.prompt_tokens
+        )
+    if asked.route == native.MESSAGES:
+        return MessagesForm(id_=id_, model=model, prompt_tokens=asked.prompt_tokens)
+    return None

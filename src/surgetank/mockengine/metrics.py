@@ -6,8 +6,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from surgetank.engine.literal import Batcher
 from surgetank.engine.profile import EngineProfile
+from surgetank.engine.replica import Replica
 
 _LABELS: Final = ("engine", "model_name")
 _TTFT: Final = (
@@ -42,7 +42,7 @@ class EngineMetrics:
     So a request that came while a step runs is not told as waiting: the next step may well take it.
     """
 
-    def __init__(self, model: str, profile: EngineProfile, batcher: Batcher) -> None:
+    def __init__(self, model: str, profile: EngineProfile, batcher: Replica) -> None:
         self._registry = CollectorRegistry()
         self._batcher = batcher
         self._model = model

@@ -3,6 +3,8 @@
 | route | answer |
 |---|---|
 | POST /v1/chat/completions, /v1/completions | text, streamed or whole |
+| POST /v1/responses, /v1/messages | the same |
+| POST /v1/embeddings, /v1/messages/count_tokens | vectors of eight numbers; a count of tokens |
 | GET /v1/models, /health, /version, /metrics | as vLLM's |
 | GET /mock/faults | the faults that are on |
 | POST /mock/faults | switch one more on: `{"kind": "cut", "after": 5, "times": 1}`; see `faults` |
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import signal
 import time
@@ -25,10 +28,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from surgetank import __version__
-from surgetank.engine.literal import Batcher
 from surgetank.engine.profile import EngineProfile
+from surgetank.engine.replica import Replica
 from surgetank.errors import InputError
-from surgetank.mockengine import answers, asked, text
+from surgetank.mockengine import answers, asked, native, text
 from surgetank.mockengine.asked import Asked, Refused
 from surgetank.mockengine.connection import Connection, Headers
 from surgetank.mockengine.driver import Driver
@@ -39,6 +42,7 @@ from surgetank.mockengine.text import OutputSpec
 from surgetank.wire.http1 import RequestHead
 
 _GARBAGE: Final = b"\x16\x03\x01\x02\x00 this is not HTTP \xff\xfe\r\n\r\n"
+_KINDS: Final = {True: "chatcmpl", False: "cmpl"}
 _LOADING: Final = answers.error(503, "Loading model", "unavailable_error")
 _LEAVE: Final = 2.0  # seconds for clients to take the last bytes at the end
 
@@ -76,11 +80,13 @@ class MockEngine:
         self.closing = False
         self.keep_alive = spec.keep_alive
         self.loading = spec.cold_start > 0
-        self.faults = Faults(list(spec.faults))
-        batcher = Batcher(spec.profile)
+        self.faults = Faults(spec.faults, spec.seed, time.monotonic())
+        batcher = Replica(spec.profile, plain=True)
         self.metrics = EngineMetrics(spec.model, spec.profile, batcher)
         self.batcher = batcher
         self.driver = Driver(batcher, self.metrics, asyncio.get_running_loop(), spec.speed)
+        self._pacing: asyncio.TimerHandle | None = None
+        self._pace()
         self._generations: set[Generation] = set()
         self._number = 0
         self._created = int(time.time())
@@ -88,6 +94,8 @@ class MockEngine:
         self._routes: dict[tuple[str, str], Callable[[Connection, RequestHead, bytes], None]] = {
             ("POST", asked.CHAT): self._generate,
             ("POST", asked.COMPLETIONS): self._generate,
+            **{("POST", route): self._generate for route in native.ROUTES},
+            ("POST", native.COUNT_TOKENS): self._count_tokens,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
             ("GET", "/version"): self._version,
@@ -130,6 +138,8 @@ class MockEngine:
         for connection in list(self.connections):
             if connection.idle:
                 connection.vanish()
+        if self._pacing is not None:
+            self._pacing.cancel()
         self.driver.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._all_gone(), _LEAVE)
@@ -186,15 +196,30 @@ class MockEngine:
     def _faults_add(self, connection: Connection, head: RequestHead, body: bytes) -> None:
         try:
             given: Any = json.loads(body)
-            self.faults.add(build(given if isinstance(given, dict) else {}))
+            self.faults.add(build(given if isinstance(given, dict) else {}), time.monotonic())
         except (InputError, ValueError) as error:
             connection.answer(400, answers.error(400, str(error), "BadRequestError"))
             return
+        self._pace()
         self._faults_listed(connection, head, body)
 
     def _faults_clear(self, connection: Connection, head: RequestHead, body: bytes) -> None:
         self.faults.clear()
+        self._pace()
         self._faults_listed(connection, head, body)
+
+    def _pace(self) -> None:
+        """Run the engine as fast as its faults let it, and look again when they change."""
+        if self._pacing is not None:
+            self._pacing.cancel()
+            self._pacing = None
+        now = time.monotonic()
+        factor, until = self.faults.slowness(now)
+        self.driver.slow(factor)
+        if until < math.inf:
+            # Timers count milliseconds: rounded up, none comes before the change.
+            delay = math.ceil((until - now) * 1e3) / 1e3
+            self._pacing = asyncio.get_running_loop().call_later(delay, self._pace)
 
     # --- text
 
@@ -207,7 +232,8 @@ class MockEngine:
             return
         self._number += 1
         try:
-            wanted = asked.read(head.path, body)
+            read = native.read if head.path in native.ROUTES else asked.read
+            wanted = read(head.path, body)
             self._check_model(wanted)
             seed = f"{self.spec.seed}/{self._number if wanted.seed is None else f's{wanted.seed}'}"
             limit = self.spec.profile.max_model_len
@@ -224,7 +250,7 @@ class MockEngine:
         load = head.get(b"endpoint-load-metrics-format")
         generation = Generation(
             number=self._number,
-            id_=f"{'chatcmpl' if wanted.chat else 'cmpl'}-{name}",
+            id_=name if head.path in native.ROUTES else f"{_KINDS[wanted.chat]}-{name}",
             created=int(time.time()),
             model=self.spec.model,
             asked=wanted,
@@ -237,6 +263,16 @@ class MockEngine:
         )
         self._generations.add(generation)
         generation.begin()
+
+    def _count_tokens(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+        try:
+            wanted = native.read(head.path, body)
+            self._check_model(wanted)
+        except Refused as refused:
+            error = answers.error(refused.status, refused.message, refused.type, refused.param)
+            connection.answer(refused.status, error)
+            return
+        connection.answer(200, answers.compact({"input_tokens": wanted.prompt_tokens}))
 
     def _misbehaves(self, connection: Connection, fault: Fault) -> bool:
         """Apply a fault of the connection; True when it was the whole answer."""

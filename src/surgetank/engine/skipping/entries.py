@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from surgetank.engine.skipping import inputs
-from surgetank.engine.skipping.compiled import entry
 from surgetank.engine.skipping.layout import Ints, Records
+from surgetank.engine.skipping.marks import entry
 from surgetank.engine.skipping.pointers import pointer
-from surgetank.engine.skipping.stretch import catch_up
+from surgetank.engine.skipping.stretch import catch_up, pass_steps
 
 
 @entry
@@ -44,6 +44,24 @@ def step(
     engine = engines[0]
     n = inputs.turn(engine, pointer(slots), pointer(heaps), pointer(phases), pointer(events))
     return n, engine.due
+
+
+@entry
+def tick(
+    engines: Records, slots: Records, heaps: Ints, phases: Ints, events: Records, given: Records
+) -> tuple[int, int, float]:
+    """Run the step under way; return the counts of tokens given to who decodes, and of events.
+
+    And when `step` is due. The events are those of `step`: none within a stretch.
+    """
+    engine = engines[0]
+    count = inputs.give(engine, pointer(slots), pointer(given))
+    n = 0
+    if engine.left > 1:
+        pass_steps(engine, pointer(phases), 1)
+    else:
+        n = inputs.turn(engine, pointer(slots), pointer(heaps), pointer(phases), pointer(events))
+    return count, n, engine.due
 
 
 @entry

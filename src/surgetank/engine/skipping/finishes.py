@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from surgetank.engine.skipping.compiled import called, inner
 from surgetank.engine.skipping.layout import Ints
+from surgetank.engine.skipping.marks import called, inner
 
 BITS: Final = 26  # 67 million sequences in flight, and steps without end
 MASK: Final = (1 << BITS) - 1

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgetank.engine.skipping import inputs
-from surgetank.engine.skipping.compiled import called, entry, inner
 from surgetank.engine.skipping.layout import FINISHED, FIRST_TOKEN, PREEMPTED, Ints, Records
+from surgetank.engine.skipping.marks import called, entry, inner
 from surgetank.engine.skipping.pointers import moved, pointer
 
 Floats = NDArray[np.float64]

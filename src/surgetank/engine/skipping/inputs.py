@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
 from surgetank.engine.skipping import finishes, queue
-from surgetank.engine.skipping.compiled import called, inner
 from surgetank.engine.skipping.layout import (
     CHUNKED,
     DECODING,
+    TOKEN,
     WAITING,
     Ints,
     Records,
 )
-from surgetank.engine.skipping.schedule import begin, blocks_for, complete, stop_decoding
+from surgetank.engine.skipping.marks import called, inner
+from surgetank.engine.skipping.schedule import begin, blocks_for, complete, stop_decoding, tell
 from surgetank.engine.skipping.stretch import cut
 
 
@@ -49,7 +49,7 @@ def arrive(
     engine.orders += 1
     engine.backlog += prompt - cached
     queue.enqueue(engine, slots, s, False)
-    if engine.due == np.inf:
+    if engine.due == math.inf:
         engine.due = now
     elif (
         engine.left > 1
@@ -96,6 +96,24 @@ def turn(engine: Any, slots: Records, heap: Ints, phases: Ints, events: Records)
     at = engine.due
     n = complete(engine, slots, heap, phases, events)
     return begin(engine, slots, heap, phases, events, n, at)
+
+
+@inner
+def give(engine: Any, slots: Records, given: Records) -> int:
+    """Write the token that the step under way gives to each decoding sequence; return the count.
+
+    In order of admission.
+    """
+    if engine.left == 0:
+        return 0
+    n = 0
+    s = engine.head
+    while s:
+        if slots[s].state == DECODING and slots[s].stalled != engine.done:
+            tokens = slots[s].total - slots[s].prompt - (slots[s].finish - engine.done) + 1
+            n = tell(given, n, TOKEN, slots, s, tokens)
+        s = slots[s].next
+    return n
 
 
 @inner

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from surgetank.engine.skipping.compiled import called, inner
 from surgetank.engine.skipping.layout import FREE, Records
+from surgetank.engine.skipping.marks import called, inner
 
 
 @inner

@@ -10,12 +10,10 @@ running: it takes all the budget there is, so nobody is admitted behind it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
-
 from surgetank.engine.skipping import finishes, queue
-from surgetank.engine.skipping.compiled import called, inner
 from surgetank.engine.skipping.layout import (
     CHUNKED,
     DECODING,
@@ -28,6 +26,7 @@ from surgetank.engine.skipping.layout import (
     Ints,
     Records,
 )
+from surgetank.engine.skipping.marks import called, inner
 from surgetank.engine.skipping.stretch import (
     advance,
     lasting,
@@ -203,7 +202,7 @@ def begin(
         attention += chunk * (cached + 0.5 * chunk)
         budget -= chunk
     if engine.running == 0:
-        engine.due = np.inf
+        engine.due = math.inf
         return n
     engine.cost = seconds(engine, tokens, attention, decodes, context)
     if engine.fresh or engine.partial:

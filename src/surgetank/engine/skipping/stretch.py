@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from surgetank.engine.skipping.compiled import inner
 from surgetank.engine.skipping.finishes import BITS
 from surgetank.engine.skipping.layout import Ints
+from surgetank.engine.skipping.marks import inner
 
 
 @inner
@@ -83,9 +83,9 @@ def plan(engine: Any, heap: Ints, phases: Ints) -> int:
 def catch_up(engine: Any, phases: Ints, now: float) -> None:
     """Complete the steps of the stretch that ended before `now`; its last one stays under way."""
     most = engine.left - 1
-    elapsed = now - engine.began
-    if most < 1 or elapsed <= engine.cost:
+    if most < 1 or now <= engine.began + engine.cost:
         return
+    elapsed = now - engine.began
     half = engine.cost - 0.5 * engine.slope  # solves lasting(m) = elapsed without cancellation
     m = int(2.0 * elapsed / (half + math.sqrt(half * half + 2.0 * engine.slope * elapsed)))
     m = min(max(m, 1), most)
@@ -93,6 +93,12 @@ def catch_up(engine: Any, phases: Ints, now: float) -> None:
         m -= 1
     while m < most and engine.began + lasting(engine, m + 1) < now:
         m += 1
+    pass_steps(engine, phases, m)
+
+
+@inner
+def pass_steps(engine: Any, phases: Ints, m: int) -> None:
+    """Complete m steps of the stretch, and be in the one after them."""
     engine.free -= new_blocks(engine, phases, m)
     engine.began += lasting(engine, m)
     engine.cost += engine.slope * m
