@@ -9,11 +9,12 @@ from surgetank.policy.fairness import FairQueue, Lane, Waiting
 
 
 def served(queue: FairQueue[str], most: int = 1000) -> list[str]:
-    """Pop until empty."""
+    """Pop until empty; each ends at once, as expected."""
     names: list[str] = []
     while len(names) < most and (head := queue.peek()) is not None:
         assert queue.peek() is head
         queue.pop(head)
+        queue.settle(head.lane, head.cost, head.cost)
         names.append(head.item)
     return names
 
@@ -45,7 +46,7 @@ def test_backlogged_tenants_get_shares_by_weight_within_one_request(
         assert head is not None
         who, cost = head.item
         queue.pop(head)
-        queue.correct(lanes[who], cost * errors[n] - cost)
+        queue.settle(lanes[who], cost, cost * errors[n])
         got[who] += cost * errors[n]
         normalised = [g / w for g, w in zip(got, weights, strict=True)]
         spread = max(normalised) - min(normalised)
@@ -69,10 +70,37 @@ def test_a_tenant_that_comes_to_an_idle_queue_starts_where_the_last_one_was() ->
     old, new = queue.lane(1, 1), queue.lane(1, 1)
     for _ in range(50):
         queue.passed(old, 100)
+        queue.settle(old, 100, 100)
     queue.passed(new, 10)
     fill(queue, new, "n", [10] * 8)
     fill(queue, old, "o", [10] * 8)
     assert sum(name.startswith("n") for name in served(queue, 8)) <= 5
+
+
+def test_a_newcomer_does_not_wait_for_work_that_was_expected_and_never_came() -> None:
+    queue: FairQueue[str] = FairQueue()
+    busy, new = queue.lane(1, 1), queue.lane(1, 1)
+    fill(queue, busy, "b", [1000.0] * 2 + [10.0] * 50)
+    for _ in range(2):
+        head = queue.peek()
+        assert head is not None
+        queue.pop(head)
+    fill(queue, new, "n", [10] * 2)
+    for _ in range(2):
+        queue.settle(busy, 1000, 10)
+    assert "n0" in served(queue, 4)
+
+
+def test_a_newcomer_may_run_as_much_as_the_others_are_running() -> None:
+    queue: FairQueue[str] = FairQueue()
+    busy, new = queue.lane(1, 1), queue.lane(1, 1)
+    fill(queue, busy, "b", [10] * 20)
+    for _ in range(4):
+        head = queue.peek()
+        assert head is not None
+        queue.pop(head)
+    fill(queue, new, "n", [10] * 20)
+    assert sorted(served(queue, 6)) == ["b4", "n0", "n1", "n2", "n3", "n4"]
 
 
 def test_a_higher_tier_goes_first_and_a_lower_one_gets_its_minimum_share() -> None:
@@ -160,7 +188,7 @@ def test_waiting_time_counts_tiers_before_and_the_share_within_the_tier() -> Non
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["push", "remove", "pop", "suspend", "resume", "correct"]),
+            st.sampled_from(["push", "remove", "pop", "suspend", "resume", "settle"]),
             st.integers(0, 3),
             st.integers(0, 50),
         ),
@@ -187,8 +215,8 @@ def test_any_history_leaves_the_books_right_and_the_garbage_bounded(
             queue.suspend(lane)
         elif verb == "resume":
             queue.resume(lane)
-        elif verb == "correct":
-            queue.correct(lane, float(n - 25))
+        elif verb == "settle" and lane.running:
+            queue.settle(lane, lane.running, float(n))
         assert len(queue) == len(alive) == sum(x.size for x in lanes)
         assert abs(queue.cost - sum(w.cost for w in alive if not w.lane.suspended)) < 1e-6
         able = [w for w in alive if not w.lane.suspended]

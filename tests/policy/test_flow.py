@@ -10,6 +10,7 @@ from tests.policy.simulator import simulate
 
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
 from surgetank.policy.flow import Budget, FlowControl, FlowSpec
+from surgetank.policy.promise import MARGIN
 from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.policy.request import Outcome, Request, Usage
 from surgetank.policy.tenant import Tenant, Tier
@@ -685,38 +686,104 @@ def test_predicted_wait_is_backlog_by_learnt_rate_and_refuses_only_where_the_tie
     refused = refusal(flow.offer(request("b3", "b"), now))
     assert refused.outcome is Outcome.PREDICTED_WAIT
     assert refused.predicted_wait == pytest.approx(2 * (500 + 300 + 500) / 500, rel=0.1)
-    assert refused.retry_after == pytest.approx(refused.predicted_wait, rel=0.01)
+    # Worked off to what it may wait, 4 s, with a margin.
+    excess = (refused.predicted_wait or 0.0) - 4.0
+    assert refused.retry_after == pytest.approx(excess * MARGIN, rel=0.01)
 
 
-def test_refusals_say_when_the_backlog_will_be_worked_off() -> None:
+def test_refusals_say_when_there_will_be_a_place_each_its_own() -> None:
     flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4))
     now = steady(flow, 12)
     for number in range(4):
         flow.offer(request(number), now)
-    refused = refusal(flow.offer(request("late"), now))
-    assert refused.outcome is Outcome.QUEUE_FULL
-    assert refused.retry_after == pytest.approx(5.0, rel=0.15)
-    assert refused.position == 4
+    for turn in (1, 2, 3):  # a second each, with a margin
+        refused = refusal(flow.offer(request(f"late{turn}"), now))
+        assert refused.outcome is Outcome.QUEUE_FULL
+        assert refused.retry_after == pytest.approx(MARGIN * turn, rel=0.15)
+        assert refused.position == 4
 
 
-def test_retry_after_is_spread_by_a_tenth_and_stays_where_clients_obey_it() -> None:
-    low, high = (
-        flow_of(replica(), tenants=[Tenant("a", tokens_per_minute=500)], draw=lambda d=d: d)
-        for d in (0.0, 0.999999)
-    )
-    for flow, factor in ((low, 0.9), (high, 1.1)):
-        flow.offer(request(1), 0.0)
-        flow.offer(request(2), 0.0)
-        refused = refusal(flow.offer(request(3), 0.0))
-        assert refused.retry_after == pytest.approx(12.0 * factor, rel=1e-4)
-    for draw, told in ((0.0, 90.0), (0.75, 105.0), (0.999999, 110.0)):
-        tenant = Tenant("a", requests_per_minute=0.1, burst_seconds=600)
-        slow = flow_of(replica(), tenants=[tenant], draw=lambda d=draw: d)
-        slow.offer(request(1), 0.0)
-        refused = refusal(slow.offer(request(2), 0.0))
-        assert refused.retry_after == pytest.approx(told, rel=1e-4)
-        assert refused.retry_after is not None
-        assert refused.retry_after <= 110.0
+def test_the_longest_wait_that_an_engine_asked_for_is_told_and_not_cut_by_the_spread() -> None:
+    for draw in (0.0, 0.5, 0.999999):
+        for first, second in ((9.0, 3.0), (3.0, 9.0), (9.0, None)):
+            flow = flow_of(replica("x"), replica("y"), draw=lambda d=draw: d)
+            flow.offer(request(1), 0.0)
+            assert dispatch(flow.retry("r1", "busy", first, 0.1)).attempt == 2
+            refused = refusal(flow.retry("r1", "busy", second, 0.2))
+            assert refused.retry_after is not None
+            assert 9.0 - 1e-6 <= refused.retry_after <= 11.1
+
+
+def test_a_place_that_was_promised_is_there_for_who_comes_back_and_for_nobody_else() -> None:
+    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4))
+    now = steady(flow, 12)
+    for number in range(4):
+        flow.offer(request(number), now)
+    told = refusal(flow.offer(request("late"), now)).retry_after
+    assert told is not None
+    done(flow, "s11", now + 1.0)
+    fresh = refusal(flow.offer(request("fresh", prompt=99), now + 1.0))
+    assert fresh.outcome is Outcome.QUEUE_FULL
+    early = refusal(flow.offer(request("early", client_retry=1), now + 1.0))
+    assert early.retry_after == pytest.approx(max(0.1, told - 1.0))
+    assert list(flow.offer(request("late again"), now + told)) == []
+
+
+def test_replays_are_a_tenth_of_the_requests_but_for_the_first_ten() -> None:
+    flow = flow_of(replica("x", slots=99), replica("y", slots=99))
+    again = []
+    for number in range(200):
+        now = 10.0 * number  # no replica is on its pause
+        flow.offer(request(number), now)
+        effects = list(flow.retry(f"r{number}", "failed", None, now))
+        again.append(isinstance(effects[-1], Dispatch))
+        if again[-1]:
+            flow.finish(f"r{number}", Outcome.UPSTREAM_FAILED, None, now)
+    assert all(again[:10])
+    assert sum(again[:100]) == 10
+    assert sum(again) == 20
+    # What was never sent is not counted.
+    flow.offer(request("last"), 4000.0)
+    assert isinstance(flow.retry("rlast", "unreached", None, 4000.0)[-1], Dispatch)
+
+
+def test_a_promise_nobody_comes_for_is_void_after_a_second() -> None:
+    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4))
+    now = steady(flow, 12)
+    for number in range(4):
+        flow.offer(request(number), now)
+    told = refusal(flow.offer(request("late"), now)).retry_after
+    assert told is not None
+    done(flow, "s11", now + 1.0)
+    assert list(flow.offer(request("fresh"), now + told + 1.1)) == []
+
+
+def test_who_is_refused_by_a_quota_is_told_when_it_has_refilled_each_later_than_the_last() -> None:
+    flow = flow_of(replica(slots=9), tenants=[Tenant("a", tokens_per_minute=500)])
+    flow.offer(request(1), 0.0)
+    flow.offer(request(2), 0.0)
+    for number, told in ((3, 12.0), (4, 36.0), (5, 60.0)):  # 100 of 200 tokens are left
+        refused = refusal(flow.offer(request(number), 0.0))
+        assert refused.retry_after == pytest.approx(told)
+    # At 12 s there are 200 tokens, promised to the third: nobody else gets them.
+    assert refusal(flow.offer(request(6, output=101), 12.0)).outcome is Outcome.QUOTA_TOKENS
+    dispatch(flow.offer(request("3 again"), 12.0))
+    early = refusal(flow.offer(request("4 too early", client_retry=1), 13.0))
+    assert early.retry_after == pytest.approx(23.0)
+    dispatch(flow.offer(request("4 again"), 36.0))
+
+
+def test_what_is_no_promise_is_spread_by_a_tenth_and_stays_where_clients_obey_it() -> None:
+    for draw, factor in ((0.0, 0.9), (0.75, 1.05), (0.999999, 1.1)):
+        flow = flow_of(models=["m"], draw=lambda d=draw: d)
+        refused = refusal(flow.offer(request(1), 0.0))
+        assert refused.outcome is Outcome.NO_REPLICA
+        assert refused.retry_after == pytest.approx(5.0 * factor, rel=1e-4)
+    tenant = Tenant("a", requests_per_minute=0.1, burst_seconds=600)
+    slow = flow_of(replica(), tenants=[tenant], draw=lambda: 0.999999)
+    slow.offer(request(1), 0.0)
+    refused = refusal(slow.offer(request(2), 0.0))
+    assert refused.retry_after == pytest.approx(110.0, rel=1e-4)
     assert not refused.should_retry
 
 

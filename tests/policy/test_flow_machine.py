@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 
 from hypothesis import settings
@@ -16,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
-from surgetank.policy.flow import Counts, FlowSpec, RetryCause
+from surgetank.policy.flow import Counts, FlowSettings, FlowSpec, RetryCause
 from surgetank.policy.journal import Journal, replay
 from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.policy.request import ENDINGS, Kind, Outcome, Request, Usage
@@ -320,6 +321,19 @@ class FlowMachine(RuleBasedStateMachine):
     def join(self, replica: Replica, step: float) -> None:
         self.now += step / 10
         self.take(self.journal.join(replica, self.now))
+
+    @rule(
+        weights=st.permutations([0.5, 1.0, 3.0, 8.0]),
+        priorities=st.permutations([0, 1, 2]),
+        step=TIMES,
+    )
+    def reconfigure(self, weights: list[float], priorities: list[int], step: float) -> None:
+        """Other weights and tiers; limits and times as they are, so that all must still hold."""
+        self.now += step / 10
+        tenants = [replace(t, weight=w) for t, w in zip(TENANTS, weights, strict=True)]
+        tiers = [replace(t, priority=p) for t, p in zip(TIERS, priorities, strict=True)]
+        settings = FlowSettings(self.spec, tuple(tenants), tuple(tiers), ("m", "n"))
+        self.take(self.journal.reconfigure(settings, self.now))
 
     @rule(replica=st.sampled_from(REPLICAS), step=TIMES)
     def leave(self, replica: Replica, step: float) -> None:

@@ -99,5 +99,5 @@ def test_memory_of_past_requests_is_bounded() -> None:
     for number in range(5000):
         flow.offer(asks("a", number, 10, 10), float(number))
         flow.finish(f"a{number}", Outcome.COMPLETED, None, float(number))
-    assert len(flow._deadlines) <= 70
+    assert len(flow._state.line) + len(flow._state.heap) <= 70
     assert flow.next_deadline() is None

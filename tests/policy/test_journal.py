@@ -77,7 +77,7 @@ def test_each_line_holds_input_effects_draws_and_errors() -> None:
 )
 def test_the_first_line_that_differs_is_named(field: str, value: object) -> None:
     lines = history()
-    number = next(i for i, line in enumerate(lines) if '"queue_full"' in line)
+    number = next(i for i, line in enumerate(lines) if '"no_replica"' in line)
     row = json.loads(lines[number])
     lines[number] = json.dumps({**row, field: value})
     found = replay(lines)

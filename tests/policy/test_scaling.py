@@ -405,6 +405,26 @@ def test_every_plan_has_a_reason_with_words() -> None:
         assert all(r.text for r in (*plan.reasons, *plan.rejected))
 
 
+def test_plans_are_the_same_whether_or_not_somebody_reads_what_was_set_aside() -> None:
+    told, silent = Ticks(), Ticks()
+    silent.policy = ScalePolicy(ScaleSpec(), explains=False)
+    wants = set()
+    for second in range(400):
+        wait = 1.5 if second % 97 in range(20, 45) else 0.0
+        ttft = 0.3 + wait * (second % 97 - 19) / 4
+        plans = [
+            ticks.tick(
+                queue_age=wait,
+                ttft_points=tuple((second + part / 4, ttft + part / 9) for part in range(4)),
+                prompt_tokens=2000.0 + 20_000.0 * (second % 61 == 7),
+            )
+            for ticks in (told, silent)
+        ]
+        assert replace(plans[0], rejected=()) == replace(plans[1], rejected=())
+        wants.add(plans[0].replicas)
+    assert len(wants) >= 3
+
+
 def test_a_clock_that_steps_back_changes_nothing() -> None:
     ticks = Ticks()
     ticks.calm(290)

@@ -112,14 +112,6 @@ def test_samples_older_than_the_window_do_not_count() -> None:
     assert _slope([(-3.0, 9.0), *RISING]).value(3.0) == pytest.approx(0.4)
 
 
-def test_one_slow_sample_with_an_empty_queue_is_no_burst() -> None:
-    slope = _slope([(0.0, 0.3), (1.0, 0.3), (2.0, 0.3), (3.0, 6.0)])
-    assert slope.value(3.0) is not None
-    assert slope.gated(0.0, 0.4, 3.0) is None
-    assert slope.gated(None, 0.4, 3.0) is None
-    assert slope.gated(0.4, 0.4, 3.0) == slope.value(3.0)
-
-
 def test_a_sample_that_is_no_number_is_left_out() -> None:
     assert _slope([*RISING, (3.5, float("nan"))]).value(3.5) == pytest.approx(0.4)
 

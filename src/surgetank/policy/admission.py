@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from surgetank.policy.flowspec import FlowSpec
+from surgetank.policy.flowspec import FlowSettings, FlowSpec
 from surgetank.policy.job import Account, Job
-from surgetank.policy.length import OutputLength, PromptLength
+from surgetank.policy.length import OutputLength, PromptLength, Window
 from surgetank.policy.model import Model
-from surgetank.policy.placement import Demand
+from surgetank.policy.quota import Amounts, retuned
 from surgetank.policy.request import Kind, Request, Usage
 from surgetank.policy.tenant import Tenant, Tier
 
-_NO_OUTPUT: Final = frozenset({"/v1/embeddings"})
+_NO_OUTPUT: Final = frozenset({"/v1/embeddings", "/v1/messages/count_tokens"})
 
 
 class Admission:
@@ -34,12 +34,7 @@ class Admission:
         learned: Mapping[str, Any] | None,
     ) -> None:
         self._spec = spec
-        self.tiers = {"standard": Tier()} | {tier.name: tier for tier in tiers}
-        self.shares: dict[int, float] = {}  # priority -> min_share
-        for tier in self.tiers.values():
-            self.shares[tier.priority] = self.shares.get(tier.priority, 0.0) + tier.min_share
-        if sum(self.shares.values()) > 1:
-            raise ValueError("tiers: their min_share add up to more than 1")
+        self.tiers, self.shares = _service(tiers)  # by name; priority -> min_share
         self.accounts: dict[str, Account] = {}
         for tenant in tenants:
             self._open(tenant)
@@ -53,94 +48,143 @@ class Admission:
         return self.accounts.get(name) or self._open(Tenant(name))
 
     def _open(self, tenant: Tenant) -> Account:
-        tier = self.tiers.get(tenant.tier)
-        if tier is None:
-            known = ", ".join(sorted(self.tiers))
-            raise ValueError(f"tenant {tenant.name}: tier = {tenant.tier}: must be one of {known}")
-        if not tenant.weight > 0:
-            raise ValueError(f"tenant {tenant.name}: weight = {tenant.weight}: must be > 0")
+        tier = _tier_of(tenant, self.tiers)
         account = self.accounts[tenant.name] = Account(tenant, tier, self._spec)
         return account
 
-    def demand(self, request: Request, account: Account, model: Model) -> Demand:
-        """The room it may need, by what is known of its model, script and tenant."""
-        exact = request.prompt_tokens
+    def reconfigure(self, settings: FlowSettings, jobs: Iterable[Job], now: float) -> None:
+        """Serve all tenants by other settings; one that is named no more gets the defaults.
+
+        `jobs`: all that is here. Raises ValueError, with nothing changed, as at the start.
+        """
+        tiers, shares = _service(settings.tiers)
+        told = {tenant.name: tenant for tenant in settings.tenants}
+        served = {name: told.get(name) or Tenant(name) for name in [*self.accounts, *told]}
+        placed = {name: (tenant, _tier_of(tenant, tiers)) for name, tenant in served.items()}
+        self._spec, self.tiers, self.shares = settings.spec, tiers, shares
+        self._outputs.default = settings.spec.default_output_tokens
+        reserved: dict[str, list[Amounts]] = {}
+        for job in jobs:
+            reserved.setdefault(job.account.name, []).append(job.reserved)
+        for name, (tenant, tier) in placed.items():
+            account = self.accounts.get(name)
+            if account is None:
+                self._open(tenant)
+                continue
+            account.serve(tenant, tier, settings.spec)
+            account.quota = retuned(account.quota, tenant, reserved.get(name, ()), now)
+
+    def job(self, request: Request, account: Account, model: Model, now: float) -> Job:
+        """What is known of a request as it arrives: the room it may need, its cost and its times.
+
+        Sizes are by what is known of its model, script and tenant; times are the tier's, which a
+        client's hint may only shorten.
+        """
+        spec, name = self._spec, model.name
+        job = Job(request, account, model, now)
+        (
+            _, _, _, size, chars, exact, messages, bound, choices, _, route, _, _, _,
+            ttft_objective, queue_timeout, request_timeout,
+        ) = request  # fmt: skip
         if exact is not None:
-            least = expected = worst = exact
+            job.least = job.worst = prompt = exact
         else:
-            least, expected, worst = self._prompts.estimate(
-                model.name, request.prompt_bytes, request.prompt_chars, request.messages
-            )
-        tier, choices = account.tier, request.choices
-        bound, cap = request.max_tokens, tier.max_tokens
+            job.least, prompt, job.worst = self._prompts.estimate(name, size, chars, messages)
+        job.prompt = prompt
+        cap = account.most_tokens
         if cap is not None:
             bound = cap if bound is None else min(bound, cap)
-        outputs = request.route not in _NO_OUTPUT
-        return Demand(
-            least,
-            expected,
-            worst,
-            self._outputs.expect(account.name, model.name, bound) if outputs else 0,
-            bound if outputs else 0,
-            self._spec.max_default_output_tokens,
-            choices if choices > 1 else 1,
-            tier.kv_fill,
-            outputs,
-        )
-
-    def job(
-        self, request: Request, account: Account, model: Model, demand: Demand, now: float
-    ) -> Job:
-        """Its cost and its times: the tier's, which a client's hint may only shorten."""
-        spec = self._spec
-        job = Job(request, account, model, demand, now)
-        prefill = spec.prefill_weight * demand.expected
-        job.cost = prefill + spec.decode_weight * demand.output * demand.choices
+        if choices < 1:
+            choices = 1
+        job.choices = choices
+        job.default = spec.max_default_output_tokens
+        if route in _NO_OUTPUT:
+            job.outputs = False
+            job.bound = output = 0
+        else:
+            job.outputs = True
+            job.bound = bound
+            window = account.outputs.get(name) or self._answers(account, name)
+            output = self._outputs.default
+            if window is not None and window.expected is not None:
+                output = window.expected
+            if bound is not None and bound <= output:
+                output = bound
+        job.output = output
+        job.to_come = to_come = output * choices
+        job.estimate = prompt + to_come
+        job.cost = spec.prefill_weight * prompt + spec.decode_weight * output * choices
         # What gives no hint, as most do, has the tenant's own times: Job took them.
-        if request.ttft_objective is not None:
-            job.objective = _shorter(request.ttft_objective, account.objective)
-        if request.queue_timeout is not None:
-            job.patience = _shorter(request.queue_timeout, account.patience)
-        if request.request_timeout is not None:
-            job.ends_at = now + _shorter(request.request_timeout, account.total)
+        if ttft_objective is not None:
+            job.objective = _shorter(ttft_objective, account.objective)
+        if queue_timeout is not None:
+            job.patience = _shorter(queue_timeout, account.patience)
+        if request_timeout is not None:
+            job.ends_at = now + _shorter(request_timeout, account.total)
         return job
 
-    def used(self, job: Job, kind: Kind, usage: Usage | None) -> tuple[int, float]:
-        """Tokens and cost of what ran; estimated when the engine did not say."""
+    def _answers(self, account: Account, model: str) -> Window | None:
+        """How long a tenant's answers were; None before the first."""
+        window = self._outputs.window(account.name, model)
+        if window is not None:
+            account.outputs[model] = window
+        return window
+
+    def used(self, job: Job, kind: Kind, usage: Usage | None) -> tuple[int, int, float]:
+        """Prompt and output tokens and cost of what ran; estimated when the engine did not say."""
         spec = self._spec
         if usage is not None:
-            prompt = usage.prompt_tokens
+            prompt, output, cached = usage
             if prompt is None:
-                prompt = job.demand.expected
-            fresh = prompt - usage.cached_tokens
-            if fresh < 0:
-                fresh = 0
-            cost = spec.prefill_weight * fresh + spec.decode_weight * usage.output_tokens
-            return prompt + usage.output_tokens, cost
+                prompt = job.prompt
+            fresh = prompt - cached if prompt > cached else 0
+            return prompt, output, spec.prefill_weight * fresh + spec.decode_weight * output
         if kind is Kind.COMPLETED or job.started:
-            return job.estimate, job.cost
+            return job.prompt, job.to_come, job.cost
         if kind is Kind.ABANDONED:
-            return job.demand.expected, spec.prefill_weight * job.demand.expected
-        return 0, 0.0
+            return job.prompt, 0, spec.prefill_weight * job.prompt
+        return 0, 0, 0.0
 
     def learn(self, job: Job, usage: Usage) -> None:
         """An answer came to its end: remember how long prompt and output were."""
-        request, model = job.request, job.model.name
-        if request.prompt_tokens is None and usage.prompt_tokens is not None:
-            self._prompts.observe(
-                model,
-                request.prompt_bytes,
-                request.prompt_chars,
-                request.messages,
-                usage.prompt_tokens,
-            )
-        if job.demand.outputs:
-            each = usage.output_tokens // job.demand.choices
-            self._outputs.observe(request.tenant, model, each)
+        model = job.model.name
+        prompt, output, _ = usage
+        request = job.request
+        if prompt is not None and request.prompt_tokens is None:
+            size, chars, messages = request.prompt_bytes, request.prompt_chars, request.messages
+            self._prompts.observe(model, size, chars, messages, prompt)
+        if job.outputs:
+            each = output // job.choices
+            window = job.account.outputs.get(model)
+            if window is None:
+                self._outputs.observe(job.account.name, model, each)
+            else:
+                window.add(each)
 
     def learned(self) -> dict[str, Any]:
         """Estimates worth keeping over a restart, JSON-able."""
         return {"prompts": self._prompts.to_dict(), "outputs": self._outputs.to_dict()}
+
+
+def _service(tiers: Iterable[Tier]) -> tuple[dict[str, Tier], dict[int, float]]:
+    """Tiers by name, and by priority the share they are owed together. Raises ValueError."""
+    named = {"standard": Tier()} | {tier.name: tier for tier in tiers}
+    shares: dict[int, float] = {}
+    for tier in named.values():
+        shares[tier.priority] = shares.get(tier.priority, 0.0) + tier.min_share
+    if sum(shares.values()) > 1:
+        raise ValueError("tiers: their min_share add up to more than 1")
+    return named, shares
+
+
+def _tier_of(tenant: Tenant, tiers: Mapping[str, Tier]) -> Tier:
+    tier = tiers.get(tenant.tier)
+    if tier is None:
+        known = ", ".join(sorted(tiers))
+        raise ValueError(f"tenant {tenant.name}: tier = {tenant.tier}: must be one of {known}")
+    if not tenant.weight > 0:
+        raise ValueError(f"tenant {tenant.name}: weight = {tenant.weight}: must be > 0")
+    return tier
 
 
 def _shorter(hint: float, own: float) -> float:

@@ -64,6 +64,18 @@ class TokenBucket:
         """Give a reservation back unused."""
         self.settle(n, 0.0, now)
 
+    def resize(self, rate: float, burst: float, now: float) -> None:
+        """Change rate and size: the part (0..1) that is filled stays; so does a debt, in tokens."""
+        level = self.level(now)
+        if level > 0:
+            level *= burst / self.burst
+        self.rate = rate
+        self.burst = burst
+        self.size = floor(burst)
+        self._level = min(level, burst)
+        if now > self._as_of:
+            self._as_of = now
+
     def wait(self, n: float, now: float) -> float:
         """Seconds until `n` tokens can be reserved; inf when they never can."""
         missing = n - self.level(now)

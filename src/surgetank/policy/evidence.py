@@ -73,10 +73,16 @@ class Reading:
 
 
 class Evidence:
-    """Windows over the observations of one pool, and the claims they support."""
+    """Windows over the observations of one pool, and the claims they support.
 
-    def __init__(self, spec: ScaleSpec, role: Role, forecaster: Forecaster) -> None:
+    `explains` False: what claims nothing need not be set aside, and is not computed.
+    """
+
+    def __init__(
+        self, spec: ScaleSpec, role: Role, forecaster: Forecaster, *, explains: bool = True
+    ) -> None:
         self._spec = spec
+        self._explains = explains
         self._heard = _HEARD[role]
         self._role = role
         self._forecaster = forecaster
@@ -97,8 +103,7 @@ class Evidence:
             return
         before, self._as_of = self._as_of, seen.as_of
         since = max(before, seen.since) if seen.since is not None else before
-        for at, ttft in seen.ttft_points:
-            self._slope.add(ttft, at)
+        self._slope.extend(seen.ttft_points)
         if not seen.ttft_points and (seen.queue_age or 0.0) >= self._spec.queue_age_gate:
             # A stall yields no first tokens; the oldest wait is a lower bound of the next TTFT.
             self._slope.add(seen.queue_age or 0.0, seen.as_of)
@@ -276,16 +281,20 @@ class Evidence:
         return Claim(need, Reason(Signal.KV_SHORTFALL, missing, 0.0, wants, f"{text}: {wants}"))
 
     def _ttft(self, seen: Observation, at: float) -> list[Claim | Reason]:
-        slope = self._slope.value(at)
-        points = self._slope.recent(at)
+        # A slow sample while nobody has waited for long is one slow request, not a burst.
         waited = seen.queue_age is not None and seen.queue_age >= self._spec.queue_age_gate
+        if not waited and not self._explains:
+            if self._surge_base is not None and self._slope.known(self._slope.recent(at)):
+                self._surge_base = None  # as `_ttft_slope` has it
+            return []
+        points = self._slope.recent(at)
+        slope = self._slope.of(points)
         found: list[Claim | Reason] = []
         if points:
-            mean = math.fsum(ttft for _, ttft in points) / len(points)
+            mean = math.fsum([ttft for _, ttft in points]) / len(points)
             found.append(self._ttft_ratio(seen, mean, slope, waited=waited))
         if slope is not None:
-            gated = self._slope.gated(seen.queue_age, self._spec.queue_age_gate, at)
-            found.append(self._ttft_slope(seen, slope, at, waited=gated is not None))
+            found.append(self._ttft_slope(seen, slope, at, waited=waited))
         return found
 
     def _ttft_ratio(

@@ -10,7 +10,10 @@ when the tier empties.
 Tenants of a tier: VTC (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024). Each
 has a counter of cost / weight; the least goes first. Charged at dispatch with the expected cost,
 corrected at the end with the real one, and lifted on return to the least among those waiting (to
-the one served last when none is), so that idle time is not saved up. Always-backlogged tenants
+the one served last when none is), so that idle time is not saved up. Lifted to what that one was
+served, without what it runs: VTC charges tokens as they are made, and expected ones that never come
+would be given back to it and not to the newcomer (54 requests before the first of a new tenant,
+where 256 tokens were expected and 3 came). Always-backlogged tenants
 i, j: |served_i / w_i - served_j / w_j| <= max cost / min weight.
 Inside a tenant: (slack bucket, rank), see FlowControl.
 """
@@ -21,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
+
+from surgetank.policy.promise import Promises
 
 T = TypeVar("T")
 
@@ -48,6 +53,8 @@ class Lane(Generic[T]):
         "heap",
         "level",
         "order",
+        "promises",
+        "running",
         "size",
         "suspended",
         "version",
@@ -60,10 +67,16 @@ class Lane(Generic[T]):
         self.order = order
         self.counter = 0.0
         self.cost = 0.0
+        self.running = 0.0  # charged at dispatch and not settled yet
         self.size = 0
         self.suspended = False
         self.version = 0
+        self.promises = Promises()  # of its share of the service
         self.heap: list[tuple[float, float, int, Waiting[T]]] = []
+
+    def served(self) -> float:
+        """Its counter without what runs."""
+        return self.counter - self.running / self.weight
 
     def head(self) -> Waiting[T]:
         heap = self.heap
@@ -75,13 +88,25 @@ class Lane(Generic[T]):
 class Level(Generic[T]):
     """The lanes of one priority. `active`: those that have something waiting and may be served."""
 
-    __slots__ = ("active", "cost", "credit", "heap", "last", "priority", "share", "size", "weight")
+    __slots__ = (
+        "active",
+        "base",
+        "cost",
+        "credit",
+        "heap",
+        "last",
+        "priority",
+        "share",
+        "size",
+        "weight",
+    )
 
     def __init__(self, priority: int, share: float) -> None:
         self.priority = priority
         self.share = share
         self.credit = 0.0
-        self.last = 0.0
+        self.last: Lane[T] | None = None  # the lane served last
+        self.base = 0.0  # the floor where that one has gone to another tier
         self.active = 0
         self.size = 0
         self.cost = 0.0
@@ -96,7 +121,8 @@ class Level(Generic[T]):
 
     def floor(self) -> float:
         """Where a returning tenant's counter starts at least."""
-        return self.first().counter if self.active else self.last
+        lane = self.first() if self.active else self.last
+        return self.base if lane is None else lane.served()
 
     def place(self, lane: Lane[T]) -> None:
         """Put an active lane where its counter belongs, and make its older entries void."""
@@ -150,12 +176,46 @@ class FairQueue(Generic[T]):
         """Make a tenant's lane; the caller keeps it for the queue's life."""
         if not weight > 0:
             raise ValueError(f"weight = {weight}: must be > 0")
+        return Lane(self._level(priority), weight, next(self._order))
+
+    def _level(self, priority: int) -> Level[T]:
         level = next((x for x in self._levels if x.priority == priority), None)
         if level is None:
             level = Level(priority, self._shares.get(priority, 0.0))
             self._levels.append(level)
             self._levels.sort(key=lambda x: x.priority)
-        return Lane(level, weight, next(self._order))
+        return level
+
+    def move(self, lane: Lane[T], priority: int, weight: float) -> None:
+        """Give a tenant's lane another tier or weight, with all that waits in it.
+
+        Under another weight its counter stays; in another tier it starts as one who returns.
+        """
+        old = lane.level
+        if (old.priority, lane.weight) == (priority, weight):
+            return
+        active = lane.size > 0 and not lane.suspended
+        if active:
+            old.exit(lane)
+        level = self._level(priority)
+        if level is not old:
+            if old.last is lane:
+                old.base, old.last = lane.served(), None
+            lane.counter = lane.running / weight
+        old.size -= lane.size
+        level.size += lane.size
+        lane.level = level
+        lane.weight = weight
+        if active:
+            level.enter(lane)
+
+    def reshare(self, shares: Mapping[int, float]) -> None:
+        """Give the tiers other shares; the credit of a share that is gone is gone."""
+        self._shares = dict(shares)
+        for level in self._levels:
+            level.share = self._shares.get(level.priority, 0.0)
+            if not level.share:
+                level.credit = 0.0
 
     def push(self, lane: Lane[T], item: T, cost: float, slack: float, rank: float) -> Waiting[T]:
         """Queue `item`; among its tenant's, least (slack, rank) first, then the oldest entry."""
@@ -191,8 +251,9 @@ class FairQueue(Generic[T]):
     def pop(self, waiting: Waiting[T]) -> None:
         """`waiting` is dispatched: out of the queue, and charged."""
         lane = waiting.lane
+        lane.level.last = lane
         lane.counter += waiting.cost / lane.weight
-        lane.level.last = lane.counter
+        lane.running += waiting.cost
         for level in self._levels:
             if level.share > 0 and level.active:
                 level.credit += level.share * waiting.cost
@@ -226,15 +287,17 @@ class FairQueue(Generic[T]):
         """Charge a request that never had to wait, as push and pop would have."""
         level = lane.level
         if not lane.size:
-            floor = level.floor() if level.active else level.last
+            floor = level.floor()
             if floor > lane.counter:
                 lane.counter = floor
+        level.last = lane
         lane.counter += cost / lane.weight
-        level.last = lane.counter
+        lane.running += cost
 
-    def correct(self, lane: Lane[T], difference: float) -> None:
-        """Add `difference` (real less charged cost) to a tenant's counter."""
-        lane.counter += difference / lane.weight
+    def settle(self, lane: Lane[T], charged: float, cost: float) -> None:
+        """What ran has ended: it was charged so much at dispatch, and has cost so much."""
+        lane.running -= charged
+        lane.counter += (cost - charged) / lane.weight
         if lane.size and not lane.suspended:
             lane.level.place(lane)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from surgetank.policy.replica import Role
+from surgetank.policy.tenant import Tenant, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,22 @@ class FlowSpec:
     prefill_weight: float = 1.0  # cost of an uncached prompt token
     decode_weight: float = 4.0  # cost of an output token, relative to a prompt token
     replays: int = 1  # further attempts when an upstream dies before the first byte
+    retry_ratio: float = 0.1  # replays of all requests, at most this part of them
     release_grace: float = (
         0.25  # seconds a cut request's room stays taken on an engine that cannot preempt
     )
     slack_bucket: float = 0.5  # seconds: waiting requests this close in slack are ordered by size
     ageing: float = 500.0  # cost per second: how much size one second of waiting outweighs
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings:
+    """What can change while requests run. `models`: names that are known without replicas."""
+
+    spec: FlowSpec = FlowSpec()
+    tenants: tuple[Tenant, ...] = ()
+    tiers: tuple[Tier, ...] = ()
+    models: tuple[str, ...] = ()
 
 
 class Budget(NamedTuple):
@@ -58,6 +70,20 @@ class Counts:
     failed: int = 0
     queued: int = 0
     running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a tenant stands now. Tokens as expected; `oldest`: seconds the first in line waits."""
+
+    tenant: Tenant
+    tier: Tier
+    waiting: int
+    waiting_bytes: int
+    waiting_tokens: int  # prompt and output
+    oldest: float  # 0 with nothing waiting
+    running: int
+    running_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,18 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Final, TypeVar
 
 from surgetank.policy.effect import Dispatch, Effect
-from surgetank.policy.flow import FlowControl, FlowSpec, RetryCause
+from surgetank.policy.flow import FlowControl, FlowSettings, FlowSpec, RetryCause
 from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.policy.request import Outcome, Request, Usage
 from surgetank.policy.tenant import Tenant, Tier
 
 _SCHEMA: Final = 1
 _INPUTS: Final = frozenset(
-    ("offer", "first_token", "finish", "abandon", "retry", "join", "leave", "observe", "advance")
-)
+    (
+        "offer", "first_token", "finish", "abandon", "retry", "join", "leave", "observe", "advance",
+        "reconfigure",
+    )
+)  # fmt: skip
 
 V = TypeVar("V", FlowSpec, Tenant, Tier, Request, Replica, Signals, Usage)
 
@@ -91,10 +94,7 @@ class Journal:
         header = {
             "journal": _SCHEMA,
             "wall_offset": wall_offset,
-            "spec": to_row(spec),
-            "tenants": [to_row(tenant) for tenant in tenants],
-            "tiers": [to_row(tier) for tier in tiers],
-            "models": list(models),
+            **_settings_row(FlowSettings(spec, tenants, tiers, models)),
             "learned": learned,
         }
         sink(_line(header))
@@ -172,6 +172,12 @@ class Journal:
             [replica_id, to_row(signals)],
             now,
             lambda at: self.flow.observe(replica_id, signals, at),
+        )
+
+    def reconfigure(self, settings: FlowSettings, now: float) -> Sequence[Effect]:
+        row = _settings_row(settings)
+        return self._write(
+            "reconfigure", [row], now, lambda at: self.flow.reconfigure(settings, at)
         )
 
     def advance(self, now: float) -> Sequence[Effect]:
@@ -256,13 +262,32 @@ def _restart(row: Any, drawn: list[float], number: int) -> FlowControl:
             raise _DrawnOut
         return drawn.pop(0)
 
+    settings = _settings(row)
     return FlowControl(
-        from_row(FlowSpec, row["spec"]),
-        tenants=[from_row(Tenant, tenant) for tenant in row["tenants"]],
-        tiers=[from_row(Tier, tier) for tier in row["tiers"]],
-        models=row["models"],
+        settings.spec,
+        tenants=settings.tenants,
+        tiers=settings.tiers,
+        models=settings.models,
         draw=draw,
         learned=row["learned"],
+    )
+
+
+def _settings_row(settings: FlowSettings) -> dict[str, Any]:
+    return {
+        "spec": to_row(settings.spec),
+        "tenants": [to_row(tenant) for tenant in settings.tenants],
+        "tiers": [to_row(tier) for tier in settings.tiers],
+        "models": list(settings.models),
+    }
+
+
+def _settings(row: Mapping[str, Any]) -> FlowSettings:
+    return FlowSettings(
+        from_row(FlowSpec, row["spec"]),
+        tuple(from_row(Tenant, tenant) for tenant in row["tenants"]),
+        tuple(from_row(Tier, tier) for tier in row["tiers"]),
+        tuple(row["models"]),
     )
 
 
@@ -285,6 +310,8 @@ def _apply(flow: FlowControl, row: Mapping[str, Any]) -> Sequence[Effect]:
             return flow.leave(args[0], now)
         case "observe":
             return flow.observe(args[0], from_row(Signals, args[1]), now)
+        case "reconfigure":
+            return flow.reconfigure(_settings(args[0]), now)
         case _:
             return flow.advance(now)
 

@@ -109,44 +109,59 @@ class PromptLength:
         return made
 
 
-class _Window:
-    """The last `_WINDOW` lengths, in order of time and in order of size."""
+class Window:
+    """The last `_WINDOW` lengths, in order of time and in order of size.
 
-    __slots__ = ("by_size", "by_time")
+    `expected`: their P75, None before there are enough.
+    """
+
+    __slots__ = ("_by_size", "by_time", "expected")
 
     def __init__(self) -> None:
         self.by_time: deque[int] = deque()
-        self.by_size: list[int] = []
+        self._by_size: list[int] = []
+        self.expected: int | None = None
 
     def add(self, length: int) -> None:
-        self.by_time.append(length)
-        insort(self.by_size, length)
-        if len(self.by_time) > _WINDOW:
-            del self.by_size[bisect_left(self.by_size, self.by_time.popleft())]
+        """Take a length, and forget one that is too old."""
+        times, sizes = self.by_time, self._by_size
+        times.append(length)
+        if len(times) > _WINDOW:
+            oldest = times.popleft()
+            if oldest == length:
+                return  # as it was
+            del sizes[bisect_left(sizes, oldest)]
+        insort(sizes, length)
+        if len(sizes) >= _ENOUGH_OUTPUTS:
+            self.expected = sizes[(3 * len(sizes) + 3) // 4 - 1]
 
 
 class OutputLength:
     """Expected output tokens: P75 of a (tenant, model)'s last 64 answers; `default` before 8."""
 
     def __init__(self, default: int) -> None:
-        self._default = default
-        self._windows: dict[tuple[str, str], _Window] = {}
+        self.default = default
+        self._windows: dict[tuple[str, str], Window] = {}
+
+    def window(self, tenant: str, model: str) -> Window | None:
+        """The answers there were; None before the first."""
+        return self._windows.get((tenant, model))
 
     def expect(self, tenant: str, model: str, max_tokens: int | None) -> int:
         """Tokens of one choice, never above `max_tokens`."""
-        window = self._windows.get((tenant, model))
-        if window is None or len(window.by_size) < _ENOUGH_OUTPUTS:
-            expected = self._default
-        else:
-            expected = window.by_size[(3 * len(window.by_size) + 3) // 4 - 1]
+        window = self.window(tenant, model)
+        expected = None if window is None else window.expected
+        if expected is None:
+            expected = self.default
         return expected if max_tokens is None or expected < max_tokens else max_tokens
 
-    def observe(self, tenant: str, model: str, tokens: int) -> None:
-        """An answer ended by itself after `tokens` (of one choice)."""
+    def observe(self, tenant: str, model: str, tokens: int) -> Window:
+        """An answer ended by itself after `tokens` (of one choice); give its window."""
         window = self._windows.get((tenant, model))
         if window is None:
-            window = self._windows[tenant, model] = _Window()
+            window = self._windows[tenant, model] = Window()
         window.add(tokens)
+        return window
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` makes an equal one."""

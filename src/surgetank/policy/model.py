@@ -11,12 +11,13 @@ from math import inf
 
 from surgetank.policy.fairness import FairQueue
 from surgetank.policy.job import Job
-from surgetank.policy.placement import Demand, Group, Load, Placed
+from surgetank.policy.placement import Group, Load, Placed
 from surgetank.policy.rate import ServiceRate
 from surgetank.policy.replica import Role
 
 _FIRST_TOKENS = 1024  # kept for scaling, which reads them once a second
 _FADE = 0.95  # of the learnt prefill speed, per request
+_FRESH = 0.1  # weight of the latest request in the mean service time
 
 
 class Model:
@@ -24,6 +25,7 @@ class Model:
 
     __slots__ = (
         "_decode",
+        "_most",
         "_prefill",
         "_prefill_seconds",
         "_prefill_tokens",
@@ -32,11 +34,13 @@ class Model:
         "expected_output",
         "first_tokens",
         "name",
+        "outstanding",
         "prompt_tokens",
         "queue",
         "rate",
         "running",
         "served",
+        "service",
     )
 
     def __init__(self, name: str, shares: Mapping[int, float]) -> None:
@@ -48,7 +52,10 @@ class Model:
         self.arrivals = 0  # in all, and their tokens: what scaling counts demand by
         self.prompt_tokens = 0
         self.expected_output = 0
+        self.service: float | None = None  # seconds a request runs, fading mean
+        self.outstanding = 0  # output expected of all that runs or waits
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=_FIRST_TOKENS)
+        self._most = 0.0  # tokens of a request that any could hold
         self._whole = Group()
         self._prefill = Group()
         self._decode = Group()
@@ -69,22 +76,22 @@ class Model:
         self._count_replicas()
 
     def _count_replicas(self) -> None:
-        self.served = bool(self._whole.loads or (self._prefill.loads and self._decode.loads))
+        whole, prefill, decode = self._whole, self._prefill, self._decode
+        self.served = bool(whole.loads or (prefill.loads and decode.loads))
+        self._most = whole.most if whole.loads else min(prefill.most, decode.most)
 
-    def holds(self, demand: Demand) -> bool:
+    def holds(self, job: Job) -> bool:
         """Whether it could be placed if all were idle."""
-        if self._whole.loads:
-            return self._whole.holds(demand)
-        return self._prefill.holds(demand) and self._decode.holds(demand)
+        return job.least + job.outputs <= self._most
 
     def place(self, job: Job, now: float) -> tuple[Placed, ...]:
         """Choose where it runs, without taking the room; empty when it has to wait."""
-        demand, failed_on = job.demand, job.failed_on
-        if self._whole.loads:
-            placed = self._whole.choose(demand, failed_on, now)
+        whole = self._whole
+        if whole.loads:
+            placed = whole.choose(job, now)
             return () if placed is None else (placed,)
-        first = self._prefill.choose(demand, failed_on, now)
-        then = self._decode.choose(demand, failed_on, now)
+        first = self._prefill.choose(job, now)
+        then = self._decode.choose(job, now)
         if first is None or then is None:
             return ()
         return first, then
@@ -103,17 +110,27 @@ class Model:
             default=inf,
         )
 
-    def came(self, demand: Demand) -> None:
+    def came(self, job: Job) -> None:
         """Count a request that is to be served, whether there is room for it or not."""
         self.arrivals += 1
-        self.prompt_tokens += demand.expected
-        self.expected_output += demand.output * demand.choices
+        self.prompt_tokens += job.prompt
+        self.expected_output += job.to_come
 
     def mark(self, now: float) -> None:
         """Tell the rate the present state, after each change of it."""
         rate, running = self.rate, self.running > 0
         if running is not rate.working or (running and self.queue.size > 0) is not rate.backlogged:
             rate.mark(now, waiting=self.queue.size > 0, running=running)
+
+    def free(self) -> float:
+        """Requests for which there is a slot now."""
+        loads = self._whole.loads or self._prefill.loads
+        return sum(max(0.0, load.limit - load.in_flight) for load in loads)
+
+    def ran(self, seconds: float) -> None:
+        """A request ended well after so many seconds of running."""
+        service = self.service
+        self.service = seconds if service is None else service + (seconds - service) * _FRESH
 
     def prefilled(self, prompt: int, seconds: float) -> None:
         """A first token came `seconds` after dispatch."""

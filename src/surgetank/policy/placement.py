@@ -7,93 +7,37 @@ its context can hold.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Collection
 from math import inf
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from surgetank.policy.effect import Leg
-from surgetank.policy.replica import Replica, Role, Signals
+from surgetank.policy.replica import Replica, Signals
+
+if TYPE_CHECKING:
+    from surgetank.policy.job import Job
 
 _UNKNOWN_SLOTS: Final = 4  # requests at once a replica of unknown size starts with
 _FRESH: Final = 2.0  # seconds a signal is believed
 _STALE_FILL: Final = 0.95  # part of the usual KV fill once the signals have gone stale
 _PAUSE: Final = 0.25  # seconds without dispatch after a replica shed or failed
 _LONGEST_PAUSE: Final = 2.0
-_PREFILL: Final = Role.PREFILL  # a member looked up in its enum takes 0.15 us, a global nothing
 _new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 
-
-class Demand:
-    """What one request may take. Tokens; `bound`: most output of a choice, None when not given.
-
-    `default`: the output bound written where an engine cannot preempt and the client gave none.
-    `fill`: part of a replica's KV its tier may use. `outputs` False (embeddings): no output at all.
-    """
-
-    __slots__ = (
-        "bound",
-        "choices",
-        "default",
-        "expected",
-        "fill",
-        "least",
-        "needs",
-        "output",
-        "outputs",
-        "worst",
-    )
-
-    def __init__(
-        self,
-        least: int,
-        expected: int,
-        worst: int,
-        output: int,
-        bound: int | None,
-        default: int,
-        choices: int,
-        fill: float,
-        outputs: bool,  # noqa: FBT001 - a keyword costs the hot path, and one caller makes all
-    ) -> None:
-        self.least = least
-        self.expected = expected
-        self.worst = worst
-        self.output = output
-        self.bound = bound
-        self.default = default
-        self.choices = choices
-        self.fill = fill
-        self.outputs = outputs
-        self.needs = expected + (output if bound is None else bound)
-
-    def on(self, load: Load) -> int:
-        """KV tokens to reserve on a replica, in whole blocks, never more than it could use."""
-        if load.role is _PREFILL:
-            tokens = (self.expected if load.preempts else self.worst) + 1
-        elif load.preempts:
-            tokens = self.expected + self.output * self.choices
-        else:
-            tokens = self.worst + self._bound(load) * self.choices
-        block = load.block_size
-        tokens = -(-tokens // block) * block
-        return tokens if tokens <= load.most else int(load.most)
-
-    def max_tokens(self, load: Load) -> int | None:
-        """The output bound that holds on this replica; None for none."""
-        if not self.outputs or load.preempts:
-            return self.bound if self.outputs else None
-        return self._bound(load)
-
-    def _bound(self, load: Load) -> int:
-        if not self.outputs:
-            return 0
-        bound: float = self.bound if self.bound is not None else min(self.default, load.kv // 4)
-        room = min(load.context - self.least, (load.kv - self.least) // self.choices)
-        return int(max(1, min(bound, room)))
+# A load's key orders by KV tokens reserved, then by requests in flight, then by place in its group.
+_PLACES: Final = 1 << 20
+_FLIGHTS: Final = 1 << 20
+_ONE: Final = _PLACES  # request in flight
+_TOKEN: Final = _PLACES * _FLIGHTS
 
 
 class Load:
-    """One replica and what is on it. Sizes that are unknown are infinite here."""
+    """One replica and what is on it. Sizes that are unknown are infinite here.
+
+    `held`: of the KV reserved, what prompts take whose first token has come; `lingering`: what is
+    reserved for requests that were cut off. `key`, `filed` and `order` are its `Group`'s.
+    """
 
     __slots__ = (
         "_as_of",
@@ -106,14 +50,19 @@ class Load:
         "block_size",
         "cap",
         "context",
+        "filed",
+        "held",
         "id",
         "in_flight",
         "joined",
+        "key",
         "kv",
         "kv_reserved",
-        "leg",
+        "legs",
         "limit",
+        "lingering",
         "most",
+        "order",
         "paused_until",
         "preempts",
         "prefill_backlog",
@@ -127,6 +76,11 @@ class Load:
         self.in_flight = 0
         self.kv_reserved = 0
         self.prefill_backlog = 0
+        self.held = 0
+        self.lingering = 0
+        self.key = 0
+        self.filed = False
+        self.order: list[int] | None = None
         self.paused_until = -inf
         self._pause = 0.0
         self._cut_at = -inf
@@ -143,7 +97,7 @@ class Load:
         """Take a (new) description of the replica; what is on it stays."""
         self.replica = replica
         self.role = replica.role
-        self.leg = Leg(replica.role, replica.id)
+        self.legs: tuple[Leg, ...] = (Leg(replica.role, replica.id),)  # of what runs here alone
         self.preempts = replica.preempts
         self.block_size = max(1, replica.block_size)
         self.kv: float = inf if replica.kv_tokens is None else replica.kv_tokens
@@ -152,6 +106,14 @@ class Load:
         self.shape = (self.role, self.preempts, self.block_size, self.kv, self.context)
         self.cap = max(1, min(max_in_flight, replica.slots or max_in_flight))
         self.limit = min(getattr(self, "limit", float(self.cap)), float(self.cap))
+
+    def recap(self, max_in_flight: int) -> None:
+        """Take another bound on requests at once; a limit that stood at known slots follows it."""
+        at_cap = self.limit >= self.cap
+        self.describe(self.replica, max_in_flight)
+        if at_cap and self.replica.slots is not None:
+            self.limit = float(self.cap)
+        self.refile()
 
     def admits(self, tokens: int, fill: float, now: float) -> bool:
         """Whether there is room for one more that reserves `tokens`."""
@@ -176,22 +138,54 @@ class Load:
         return 1 - (self.kv_reserved + tokens) / self.kv
 
     def take(self, tokens: int, prompt: int) -> None:
-        self.in_flight += 1
+        """A request was placed here."""
+        self.in_flight = in_flight = self.in_flight + 1
         self.kv_reserved += tokens
         self.prefill_backlog += prompt
+        order = self.order
+        if order is not None:
+            key = self.key
+            if self.filed:
+                del order[bisect_left(order, key)]
+            self.key = key = key + tokens * _TOKEN + _ONE
+            self.filed = filed = in_flight + 1 <= self.limit
+            if filed:
+                insort(order, key)
 
-    def release(self, tokens: int) -> None:
-        self.in_flight -= 1
-        self.kv_reserved -= tokens
+    def release(self, tokens: int, *, served: bool) -> None:
+        """Give the room of a request back; `served`: it ended well.
 
-    def served(self) -> None:
-        """A request is about to end well here: additive increase while the limit binds.
-
-        One more per round of requests; one more per request (doubling) while nothing is known.
+        Then the limit grows additively while it binds: by one per round of requests, or by one per
+        request (doubling) while nothing is known.
         """
-        self._pause = 0.0
-        if self.limit < self.cap and self.in_flight + 1 > self.limit:
-            self.limit = min(self.cap, self.limit + (1.0 if self._grow_fast else 1 / self.limit))
+        if served:
+            self._pause = 0.0
+            if self.limit < self.cap and self.in_flight + 1 > self.limit:
+                more = 1.0 if self._grow_fast else 1 / self.limit
+                self.limit = min(self.cap, self.limit + more)
+        self.in_flight = in_flight = self.in_flight - 1
+        self.kv_reserved -= tokens
+        order = self.order
+        if order is not None:
+            key = self.key
+            if self.filed:
+                del order[bisect_left(order, key)]
+            self.key = key = key - tokens * _TOKEN - _ONE
+            self.filed = filed = in_flight + 1 <= self.limit
+            if filed:
+                insort(order, key)
+
+    def refile(self) -> None:
+        """The limit was moved: say anew whether there is a free slot."""
+        order = self.order
+        if order is None:
+            return
+        filed = self.in_flight + 1 <= self.limit
+        if filed and not self.filed:
+            insort(order, self.key)
+        elif self.filed and not filed:
+            del order[bisect_left(order, self.key)]
+        self.filed = filed
 
     def shed(
         self, dispatched: float, retry_after: float | None, now: float, *, alone: bool
@@ -207,6 +201,7 @@ class Load:
             self._grow_fast = False
         else:
             self.limit = max(1.0, min(self.limit, self.in_flight))
+        self.refile()
         self.pause(retry_after, now, alone=alone)
 
     def pause(self, seconds: float | None, now: float, *, alone: bool) -> None:
@@ -230,6 +225,7 @@ class Load:
             self.limit = max(1.0, min(self.limit, self.in_flight - signals.waiting))
             self._grow_fast = False
             self._held_until = signals.as_of + _FRESH
+            self.refile()
         self._said_kv = signals.kv_used is not None
         if signals.kv_used is not None and self.kv < inf:
             self._foreign = max(0.0, signals.kv_used * self.kv - self.kv_reserved)
@@ -252,39 +248,86 @@ class Placed(NamedTuple):
 
 
 class Group:
-    """The replicas of one (model, role)."""
+    """The replicas of one (model, role).
 
-    __slots__ = ("loads", "most")
+    Where all are alike and their KV is known, as in most fleets, `_order` holds the keys of those
+    with a free slot, the one with most room first: whoever is to be placed looks at one or two.
+    """
+
+    __slots__ = ("_changed", "_order", "loads", "most")
 
     def __init__(self) -> None:
-        self.loads: list[Load] = []
+        self.loads: list[Load] = []  # by id
         self.most = 0.0  # tokens of the largest
+        self._order: list[int] | None = None
+        self._changed = False
 
     def add(self, load: Load) -> None:
-        self.loads = sorted({*self.loads, load}, key=lambda x: x.id)
-        self.most = max(x.most for x in self.loads)
+        if load not in self:
+            insort(self.loads, load, key=_id)
+        self.most = max(self.most, load.most)
+        self._changed = True
 
     def discard(self, load: Load) -> None:
-        self.loads = [x for x in self.loads if x is not load]
+        load.order = None
+        if load in self:
+            del self.loads[bisect_left(self.loads, load.id, key=_id)]
         self.most = max((x.most for x in self.loads), default=0.0)
+        self._changed = True
 
-    def holds(self, demand: Demand) -> bool:
-        """Whether any of them, idle, could hold it."""
-        return demand.least + demand.outputs <= self.most
+    def __contains__(self, load: Load) -> bool:
+        at = bisect_left(self.loads, load.id, key=_id)
+        return at < len(self.loads) and self.loads[at] is load
 
-    def choose(self, demand: Demand, failed: Collection[str], now: float) -> Placed | None:
+    def _put_in_order(self) -> None:
+        """Make the order anew, if there is one, after replicas came or left."""
+        self._changed = False
+        loads = self.loads
+        alike = len(loads) > 1 and loads[0].kv < inf and len({x.shape for x in loads}) == 1
+        order: list[int] | None = [] if alike else None
+        self._order = order
+        for place, load in enumerate(loads):
+            load.order = order
+            load.key = load.kv_reserved * _TOKEN + load.in_flight * _ONE + place
+            load.filed = False
+            load.refile()
+
+    def choose(self, job: Job, now: float) -> Placed | None:
         """The one with most room left after it, then fewest in flight, then the least id.
 
-        Only replicas as large as the request needs (the largest, when none is). Those it `failed`
-        on are left out while there is another.
+        Only replicas as large as the request needs (the largest, when none is). Those it failed on
+        are left out while there is another.
         """
+        if self._changed:
+            self._put_in_order()
+        order, loads = self._order, self.loads
+        if order is None or job.failed_on:
+            return self._compare(job, now)
+        if not order:
+            return None
+        load = loads[order[0] % _PLACES]
+        tokens = job.on(load)
+        if load.admits(tokens, job.fill, now):
+            return _new(Placed, (load, tokens))
+        most = job.fill * load.kv
+        for key in order[1:]:
+            load = loads[key % _PLACES]
+            if load.in_flight and load.kv_reserved + tokens > most:
+                return None  # nor is there room on those after it, which hold more
+            if load.admits(tokens, job.fill, now):
+                return _new(Placed, (load, tokens))
+        return None
+
+    def _compare(self, job: Job, now: float) -> Placed | None:
+        """Choose by looking at all: they are not alike, or some are left out."""
         if len(self.loads) == 1:  # nothing to compare it with, and none other to go to
             load = self.loads[0]
-            tokens = demand.on(load)
-            if load.admits(tokens, demand.fill, now):
+            tokens = job.on(load)
+            if load.admits(tokens, job.fill, now):
                 return _new(Placed, (load, tokens))
             return None
-        needs = demand.needs if demand.needs < self.most else self.most
+        failed: Collection[str] = job.failed_on
+        needs = min(job.needs, self.most)
         if failed and all(x.id in failed for x in self.loads if x.most >= needs):
             failed = ()
         best: Load | None = None
@@ -297,8 +340,8 @@ class Group:
                 continue
             if load.shape != shape:  # a fleet is mostly of one kind
                 shape = load.shape
-                tokens = demand.on(load)
-            if not load.admits(tokens, demand.fill, now):
+                tokens = job.on(load)
+            if not load.admits(tokens, job.fill, now):
                 continue
             free = load.free_after(tokens)
             if (
@@ -312,3 +355,7 @@ class Group:
     def alone(self, load: Load, now: float) -> bool:
         """Whether pausing this one would leave no other that may serve."""
         return not any(x is not load and now >= x.paused_until for x in self.loads)
+
+
+def _id(load: Load) -> str:
+    return load.id

@@ -11,13 +11,18 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from surgetank.errors import ConfigError
 from surgetank.policy.backoff import Backoff
 from surgetank.policy.lifecycle import TRANSITIONS, Event, State
 from surgetank.policy.plan import ScalePlan
 from surgetank.policy.replica import Role
+
+# A member looked up in its enum takes 0.15 us, a global nothing.
+_STARTING: Final = State.STARTING
+_STANDBY: Final = State.STANDBY
+_SERVING: Final = State.SERVING
 
 StopReason = Literal["drained", "drain timeout", "start cancelled", "start timeout"]
 
@@ -134,6 +139,7 @@ class Pool:
         self._draw = draw
         self._members: dict[str, _Member] = {}  # by age; those gone are only counted
         self._gone = 0
+        self._bases = 0  # base replicas that are not draining
         self._named = 0
         self._planned = False  # before the first plan nothing is known to be wanted or not
         self._want = 0
@@ -224,16 +230,17 @@ class Pool:
     # What can be asked; changes nothing.
     def counts(self) -> PoolCounts:
         """Replicas by state."""
-        by = {state: len(self._in(state)) for state in State}
-        to_serve = min(by[State.STARTING], max(0, self._want - by[State.SERVING]))
+        starting, standby, serving = self._alive()
+        known = len(self._members)
+        to_serve = min(starting, max(0, self._want - serving))
         return PoolCounts(
             starting=to_serve,
-            refilling=by[State.STARTING] - to_serve,
-            standby=by[State.STANDBY],
-            serving=by[State.SERVING],
-            draining=by[State.DRAINING],
+            refilling=starting - to_serve,
+            standby=standby,
+            serving=serving,
+            draining=known - starting - standby - serving,
             gone=self._gone,
-            known=self._gone + len(self._members),
+            known=self._gone + known,
         )
 
     def state(self, replica: str) -> State:
@@ -256,25 +263,41 @@ class Pool:
         """The latest start times, seconds, oldest first: worth keeping over a restart."""
         return tuple(self._starts)
 
+    def _alive(self) -> tuple[int, int, int]:
+        """Count who is starting, standby and serving."""
+        starting = standby = serving = 0
+        for member in self._members.values():
+            state = member.state
+            if state is _SERVING:
+                serving += 1
+            elif state is _STARTING:
+                starting += 1
+            elif state is _STANDBY:
+                standby += 1
+        return starting, standby, serving
+
     def _in(self, state: State) -> list[_Member]:
         return [m for m in self._members.values() if m.state is state]
 
     def _join(self, replica: str, event: Event, now: float) -> _Member:
-        member = _Member(replica, TRANSITIONS[None, event], self._base_missing() > 0, now)
+        base = self._bases < self._spec.base
+        member = _Member(replica, TRANSITIONS[None, event], base, now)
         self._members[replica] = member
+        self._bases += base
         return member
-
-    def _base_missing(self) -> int:
-        staying = (m for m in self._members.values() if m.state is not State.DRAINING)
-        return self._spec.base - sum(m.base for m in staying)
 
     def _apply(self, member: _Member, event: Event) -> bool:
         """Change the state by the table; False if the event came too late for it."""
         to = TRANSITIONS.get((member.state, event))
         if to is None:
             return False
+        self._bases -= self._stays(member)
         member.state = to
+        self._bases += self._stays(member)
         return True
+
+    def _stays(self, member: _Member) -> bool:
+        return member.base and member.state is not State.DRAINING and member.state is not State.GONE
 
     def _leave(self, replica: str, event: Event, now: float) -> Sequence[PoolEffect]:
         member = self._members.get(replica)
@@ -307,13 +330,19 @@ class Pool:
         """Everything that follows from the plan and the states, promotions first."""
         if not self._planned:
             return []
-        return [*self._promote(), *self._shrink(now), *self._launch_missing(now)]
+        starting, standby, serving = self._alive()
+        effects: list[PoolEffect] = []
+        if serving < self._want:
+            effects += self._promote(self._want - serving)
+            starting, standby, serving = self._alive()
+        if serving > self._want or starting + standby + serving > self._want + self._standbys:
+            effects += self._shrink(now)
+        return effects + self._launch_missing(now)
 
-    def _promote(self) -> list[PoolEffect]:
-        missing = self._want - len(self._in(State.SERVING))
+    def _promote(self, missing: int) -> list[PoolEffect]:
         leaving = [m for m in self._in(State.DRAINING) if not m.stopping and m.ready is not None]
         standby = sorted(self._in(State.STANDBY), key=lambda m: not m.base)
-        warm = [*standby, *reversed(leaving)][: max(0, missing)]
+        warm = [*standby, *reversed(leaving)][:missing]
         for member in warm:
             self._apply(member, Event.PROMOTE)
             member.deadline = None
@@ -345,8 +374,8 @@ class Pool:
         return effects
 
     def _launch_missing(self, now: float) -> list[PoolEffect]:
-        starting, serving = len(self._in(State.STARTING)), len(self._in(State.SERVING))
-        alive = starting + serving + len(self._in(State.STANDBY))
+        starting, standby, serving = self._alive()
+        alive = starting + serving + standby
         to_serve = min(self._want, self._launch)
         room = self._spec.max_replicas - len(self._members)
         missing = min(to_serve + self._standbys - alive, room)

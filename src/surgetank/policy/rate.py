@@ -24,6 +24,7 @@ class Meter:
         self._settled = 0
 
     def elapse(self, seconds: float) -> None:
+        """So much of the time that counts has passed."""
         fade = exp(-seconds / _WINDOW)
         self._cost *= fade
         self._seconds = self._seconds * fade + _WINDOW * (1 - fade)
@@ -64,11 +65,12 @@ class ServiceRate:
 
     def settle(self, cost: float, now: float) -> None:
         """A request ended, having used `cost`; `mark` comes after it, with the new state."""
-        self._account(now)
+        if now != self._since:
+            self._account(now)
         if self.working:
             self._when_working.add(cost)
-        if self.backlogged:
-            self._when_backlogged.add(cost)
+            if self.backlogged:
+                self._when_backlogged.add(cost)
 
     def _account(self, now: float) -> None:
         """Add the time since the last account to the state it was spent in."""
@@ -79,6 +81,11 @@ class ServiceRate:
             if self.working:
                 self._when_working.elapse(elapsed)
         self._since = now
+
+    def forget(self) -> None:
+        """What was seen is true no more, such as after a change of how many run at once."""
+        self._when_backlogged = Meter()
+        self._when_working = Meter()
 
     def capacity(self) -> float | None:
         """Cost per second under backlog; None when there was none yet."""

@@ -35,10 +35,12 @@ class Outcome(StrEnum):
     QUEUE_TIMEOUT = "queue_timeout"  # it waited as long as it may
     ENGINE_BUSY = "engine_busy"  # the engines themselves shed it
     TOO_LARGE = "too_large"  # no replica could ever hold it
-    UNSUPPORTED = "unsupported"  # no engine here can serve such a request as it is asked
+    UNSUPPORTED = "unsupported"  # no engine here can serve it as it is asked; 404: by its route
     ENGINE_REJECTED = "engine_rejected"  # the engine answered that the request itself is wrong
     UNKNOWN_MODEL = "unknown_model"  # no replica has, or had, a model of this name
     NO_REPLICA = "no_replica"  # no replica of the model is ready
+    UNAUTHORIZED = "unauthorized"  # no valid API key; who it was is not known
+    INVALID = "invalid"  # method, framing or body are wrong, or the body is too long
     SHUTDOWN = "shutdown"  # the gateway is draining
     REQUEST_TIMEOUT = "request_timeout"  # its total time ran out
     UPSTREAM_FAILED = "upstream_failed"  # the replica died or broke the protocol, replay included
@@ -78,6 +80,8 @@ ENDINGS: Final = MappingProxyType(
         Outcome.ENGINE_REJECTED: Ending(Kind.REFUSED, 400, _INVALID, "engine_rejected"),
         Outcome.UNKNOWN_MODEL: Ending(Kind.REFUSED, 404, _INVALID, "model_not_found"),
         Outcome.NO_REPLICA: Ending(Kind.REFUSED, 503, _SERVER, "no_replica_ready"),
+        Outcome.UNAUTHORIZED: Ending(Kind.REFUSED, 401, _INVALID, "invalid_api_key"),
+        Outcome.INVALID: Ending(Kind.REFUSED, 400, _INVALID, "invalid_request"),
         Outcome.SHUTDOWN: Ending(Kind.REFUSED, 503, _SERVER, "shutting_down"),
         Outcome.REQUEST_TIMEOUT: Ending(Kind.FAILED, 504, _SERVER, "request_timeout"),
         Outcome.UPSTREAM_FAILED: Ending(Kind.FAILED, 502, _SERVER, "upstream_failed"),

@@ -42,6 +42,9 @@ class ScalePolicy:
     wanted; sooner when a surge (slow or slowing first tokens) was not confirmed by any work within
     surge_confirm, and then only once per scale_down_delay: a second such surge is taken seriously,
     since the configured capacity may be too large.
+
+    `explains` False, for whoever reads no reasons: the plans are the same, but what was measured
+    and claimed nothing may be missing in `rejected`, and is not computed.
     """
 
     def __init__(
@@ -50,9 +53,10 @@ class ScalePolicy:
         *,
         role: Role = Role.BOTH,
         forecaster: Forecaster | None = None,
+        explains: bool = True,
     ) -> None:
         self._spec = spec
-        self._evidence = Evidence(spec, role, forecaster or LastValue())
+        self._evidence = Evidence(spec, role, forecaster or LastValue(), explains=explains)
         self._guard = DirectionGuard(spec.direction_tolerance)
         self._wanted: WantedLately | None = None
         self._surge: _Surge | None = None

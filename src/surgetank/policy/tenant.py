@@ -33,7 +33,9 @@ class Tenant:
     weight: float = 1.0  # share among the tenants of its tier, relative to theirs
     requests_per_minute: float | None = None  # refill of its request bucket
     tokens_per_minute: float | None = None  # refill of its token bucket, prompt and output
-    burst_seconds: float = 60.0  # size of both buckets, in time to refill them
+    input_tokens_per_minute: float | None = None  # of a bucket of prompt tokens alone
+    output_tokens_per_minute: float | None = None  # of a bucket of output tokens alone
+    burst_seconds: float = 60.0  # size of all its buckets, in time to refill them
     max_running: int | None = None  # requests running at once
     max_queued: int | None = None  # requests waiting at once
     max_queued_bytes: int | None = None  # bodies waiting at once

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import floor
 
 
 def least_squares(points: Iterable[tuple[float, float]]) -> float | None:
@@ -15,12 +16,14 @@ def least_squares(points: Iterable[tuple[float, float]]) -> float | None:
     known = list(points)
     if len(known) < 2:
         return None
-    mean_x = math.fsum(x for x, _ in known) / len(known)
-    mean_y = math.fsum(y for _, y in known) / len(known)
-    spread = math.fsum((x - mean_x) ** 2 for x, _ in known)
+    fsum, n = math.fsum, len(known)
+    ys = [y for _, y in known]
+    mean_x, mean_y = fsum([x for x, _ in known]) / n, fsum(ys) / n
+    away = [x - mean_x for x, _ in known]
+    spread = fsum([x**2 for x in away])
     if spread <= 0.0:
         return None
-    return math.fsum((x - mean_x) * (y - mean_y) for x, y in known) / spread
+    return fsum([x * (y - mean_y) for x, y in zip(away, ys, strict=True)]) / spread
 
 
 class RateWindow:
@@ -37,6 +40,7 @@ class RateWindow:
         self._size = buckets + 2  # the current one is partly full, the oldest partly out
         self._ring = [0.0] * self._size
         self._newest = 0  # index of the newest bucket since time 0
+        self._filled: float = -math.inf  # index of the newest bucket in which there may be anything
         self._first: float | None = None
         self._last = -math.inf
 
@@ -46,27 +50,52 @@ class RateWindow:
         start = now if since is None else min(since, now)
         if self._first is None:
             self._first = start
-            self._newest = math.floor(start / self._width)
+            self._newest = floor(start / self._width)
         self._roll(now)
         self._last = now
-        if start >= now:
-            self._ring[self._newest % self._size] += amount
+        if not amount:
             return
-        oldest = self._newest - self._size + 1
-        for index in range(max(oldest, math.floor(start / self._width)), self._newest + 1):
-            low = max(start, index * self._width)
-            high = min(now, (index + 1) * self._width)
-            self._ring[index % self._size] += amount * max(0.0, high - low) / (now - start)
+        self._filled = self._newest
+        ring, size, width, newest = self._ring, self._size, self._width, self._newest
+        if start >= now:
+            ring[newest % size] += amount
+            return
+        span = now - start
+        for index in range(max(newest - size + 1, floor(start / width)), newest + 1):
+            low, high = index * width, (index + 1) * width
+            if low < start:
+                low = start
+            if high > now:
+                high = now
+            if high > low:
+                ring[index % size] += amount * (high - low) / span
 
     def total(self, seconds: float, now: float) -> float:
         """Amount of the last `seconds` (at most the span)."""
-        now = max(now, self._last)
-        start = now - min(seconds, self._span)
-        first = max(math.floor(start / self._width), self._newest - self._size + 1)
-        if self._first is None or first > self._newest:
+        if self._first is None:
             return 0.0
-        oldest = self._ring[first % self._size] * self._part_after(start, first, now)
-        return oldest + self._sum(first + 1, self._newest)
+        ring, size, width, newest = self._ring, self._size, self._width, self._newest
+        if now < self._last:
+            now = self._last
+        start = now - (seconds if seconds < self._span else self._span)
+        first = max(floor(start / width), newest - size + 1)
+        if first > newest or first > self._filled:
+            return 0.0
+        low = first * width
+        if start <= low:
+            part = 1.0
+        else:
+            high = low + width
+            if now < high:
+                high = now
+            part = 0.0 if start >= high else (high - start) / (high - low)
+        oldest = ring[first % size] * part
+        if first == newest:
+            return oldest + 0.0
+        begin, end = (first + 1) % size, newest % size
+        if begin <= end:
+            return oldest + sum(ring[begin : end + 1])
+        return oldest + (sum(ring[begin:]) + sum(ring[: end + 1]))
 
     def rate(self, now: float) -> float | None:
         """Amount per second; over the time observed while that is shorter than the span."""
@@ -82,7 +111,7 @@ class RateWindow:
         """
         if self._first is None:
             return None
-        current = math.floor(max(now, self._last) / self._width)
+        current = floor(max(now, self._last) / self._width)
         begun = math.ceil(self._first / self._width - 1e-9)
         indices = range(max(begun, current - self._size + 2), current)
         if len(indices) < 3:
@@ -94,36 +123,20 @@ class RateWindow:
         )
 
     def _roll(self, now: float) -> None:
-        current = math.floor(now / self._width)
-        for index in range(max(self._newest + 1, current - self._size + 1), current + 1):
-            self._ring[index % self._size] = 0.0
-        self._newest = max(self._newest, current)
-
-    def _sum(self, first: int, last: int) -> float:
-        """Sum of the buckets first..last, by at most two slices of the ring."""
-        if first > last:
-            return 0.0
-        low, high = first % self._size, last % self._size
-        if low <= high:
-            return sum(self._ring[low : high + 1])
-        return sum(self._ring[low:]) + sum(self._ring[: high + 1])
-
-    def _part_after(self, start: float, index: int, now: float) -> float:
-        low = index * self._width
-        high = min(low + self._width, now)
-        if start <= low:
-            return 1.0
-        if start >= high:
-            return 0.0
-        return (high - start) / (high - low)
+        current = floor(now / self._width)
+        if current <= self._newest:
+            return
+        ring, size = self._ring, self._size
+        for index in range(max(self._newest + 1, current - size + 1), current + 1):
+            ring[index % size] = 0.0
+        self._newest = current
 
 
 class Slope:
     """Least-squares slope of samples over the last `window` seconds (unit per second).
 
     None with fewer than `points` samples, or when they span less than `spread` of the window: three
-    samples within 10 ms have a slope, and it means nothing. `gated` adds the queue's word: a slow
-    sample while nobody has waited for long is one slow request, not a burst.
+    samples within 10 ms have a slope, and it means nothing.
     """
 
     def __init__(self, window: float, *, points: int = 4, spread: float = 0.4) -> None:
@@ -135,32 +148,39 @@ class Slope:
 
     def add(self, value: float, at: float) -> None:
         """Take a sample; times may come slightly out of order."""
-        if not math.isfinite(value):
+        self.extend([(at, value)])
+
+    def extend(self, points: Iterable[tuple[float, float]]) -> None:
+        """Take samples, (when, value)."""
+        samples = self._samples
+        known = [point for point in points if math.isfinite(point[1])]
+        if not known:
             return
-        self._samples.append((at, value))
-        self._latest = max(self._latest, at)
-        while self._samples and self._samples[0][0] <= self._latest - self._window:
-            self._samples.popleft()
+        samples += known
+        self._latest = max(self._latest, *(at for at, _ in known))
+        over = self._latest - self._window
+        while samples and samples[0][0] <= over:
+            samples.popleft()
 
     def recent(self, now: float) -> list[tuple[float, float]]:
         """Give the samples of the window that ends now."""
-        return [(at, v) for at, v in self._samples if now - self._window < at <= now]
+        since = now - self._window
+        return [point for point in self._samples if since < point[0] <= now]
 
     def value(self, now: float) -> float | None:
-        """Slope, whatever the queue says."""
-        recent = self.recent(now)
-        if len(recent) < self._least:
-            return None
-        times = [at for at, _ in recent]
-        if max(times) - min(times) < self._spread:
-            return None
-        return least_squares(recent)
+        """Slope of the window that ends now."""
+        return self.of(self.recent(now))
 
-    def gated(self, queue_age: float | None, least_age: float, now: float) -> float | None:
-        """Slope, only while the oldest waiting request is older than `least_age` seconds."""
-        if queue_age is None or queue_age < least_age:
-            return None
-        return self.value(now)
+    def of(self, recent: Sequence[tuple[float, float]]) -> float | None:
+        """Slope of what `recent` gave."""
+        return least_squares(recent) if self.known(recent) else None
+
+    def known(self, recent: Sequence[tuple[float, float]]) -> bool:
+        """Whether what `recent` gave has a slope."""
+        if len(recent) < self._least:
+            return False
+        times = [at for at, _ in recent]
+        return max(times) - min(times) >= self._spread
 
 
 class InfluxIntegral:

@@ -1,0 +1,326 @@
+"""What FlowControl knows: the requests that are here, in the queue or running, and their deadlines.
+
+Rule: plain state and its transitions; none of them decides anything. Each keeps all counts right.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import Any, Final
+
+from surgetank.policy.admission import Admission
+from surgetank.policy.effect import Dispatch, Effect
+from surgetank.policy.flowspec import FlowSpec
+from surgetank.policy.job import Account, Job
+from surgetank.policy.model import Model
+from surgetank.policy.placement import Load, Placed
+from surgetank.policy.promise import Promises
+from surgetank.policy.quota import Amounts
+from surgetank.policy.request import Kind, Usage
+from surgetank.policy.tenant import Tenant, Tier
+
+_GARBAGE: Final = 64  # void deadlines kept beyond as many as there are requests
+_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
+# A member looked up in its enum takes 0.15 us, a global nothing: those that every request asks for.
+_WELL: Final = Kind.COMPLETED
+_REFUSED: Final = Kind.REFUSED
+
+
+_Deadline = tuple[float, int, Job]
+"""When, in which order it was set, and whose; void unless it is the request's `deadline`."""
+
+
+FEW_REPLAYS: Final = 10  # that need no traffic: a replica's death costs some
+REMEMBERED: Final = 4000  # requests of which replays are a part
+
+
+class FlowState:
+    """One fleet: all models, all tenants. `now`: the latest time there was.
+
+    `alarm`: nothing expires before it. Deadlines that come in order, as those of one timeout do,
+    stand in `line`, the others in `heap`.
+    """
+
+    __slots__ = (
+        "accounts",
+        "admission",
+        "alarm",
+        "draw",
+        "heap",
+        "jobs",
+        "line",
+        "lingering",
+        "loads",
+        "models",
+        "now",
+        "offered",
+        "order",
+        "places",
+        "queued",
+        "queued_bytes",
+        "queues",
+        "replayed",
+        "running",
+        "spec",
+    )
+
+    def __init__(
+        self,
+        spec: FlowSpec,
+        tenants: Iterable[Tenant],
+        tiers: Iterable[Tier],
+        models: Iterable[str],
+        draw: Callable[[], float],
+        learned: Mapping[str, Any] | None,
+    ) -> None:
+        self.spec = spec
+        self.draw = draw
+        self.admission = Admission(spec, tenants, tiers, learned)
+        self.accounts = self.admission.accounts
+        self.models = {name: Model(name, self.admission.shares) for name in models}
+        self.loads: dict[str, Load] = {}
+        self.jobs: dict[str, Job] = {}
+        self.queues: dict[str, Model] = {}  # models with something waiting
+        self.queued = 0
+        self.queued_bytes = 0
+        self.running = 0
+        self.line: deque[_Deadline] = deque()
+        self.heap: list[_Deadline] = []
+        self.alarm = inf
+        self.lingering: list[tuple[float, int, Placed]] = []  # room of cut requests
+        self.offered = self.replayed = 0  # lately: halved when there are many
+        self.order = count()
+        self.places = Promises()  # of the queue of all
+        self.now = -inf
+
+    # The queue.
+
+    def queue(self, job: Job, now: float, *, front: bool) -> None:
+        """It waits from now on."""
+        account, model, spec = job.account, job.model, self.spec
+        slack = -inf
+        if not front:
+            prefill = model.prefill_time(job.prompt)
+            slack = (job.arrived + job.objective - prefill) // spec.slack_bucket
+        rank = job.arrived + job.cost / spec.ageing
+        job.waiting = model.queue.push(job.lane, job, job.cost, slack, rank)
+        job.queued_at = now
+        self.queues[model.name] = model
+        size = job.request.body_bytes
+        self.queued += 1
+        self.queued_bytes += size
+        account.queued += 1
+        account.queued_bytes += size
+        self.due(job, min(now + job.patience, job.ends_at))
+        model.mark(now)
+
+    def unqueue(self, job: Job, now: float) -> None:
+        """It is out of its model's queue: forget that it waits."""
+        waited = now - job.queued_at
+        account, size = job.account, job.request.body_bytes
+        job.waiting = None
+        job.waited += waited
+        job.patience -= waited
+        self.queued -= 1
+        self.queued_bytes -= size
+        account.queued -= 1
+        account.queued_bytes -= size
+        if not job.model.queue.size:
+            del self.queues[job.model.name]
+
+    def due(self, job: Job, at: float) -> None:
+        """Its one deadline is `at` now."""
+        job.deadline = at
+        entry = (at, next(self.order), job)
+        line, heap = self.line, self.heap
+        if not line or at >= line[-1][0]:
+            line.append(entry)
+        else:
+            heappush(heap, entry)
+        if at < self.alarm:
+            self.alarm = at
+        if len(line) + len(heap) > 2 * len(self.jobs) + _GARBAGE:
+            self.line = deque(entry for entry in line if entry[2].deadline == entry[0])
+            self.heap = [entry for entry in heap if entry[2].deadline == entry[0]]
+            heapify(self.heap)
+
+    def _first(self) -> _Deadline | None:
+        """The deadline that comes first, void or not."""
+        line, heap = self.line, self.heap
+        if not line:
+            return heap[0] if heap else None
+        return heap[0] if heap and heap[0] < line[0] else line[0]
+
+    def _drop(self, entry: _Deadline) -> None:
+        """Take out the first."""
+        if self.line and self.line[0] is entry:
+            self.line.popleft()
+        else:
+            heappop(self.heap)
+
+    def expired(self, now: float) -> Job | None:
+        """Take out the first request whose deadline has come."""
+        while (entry := self._first()) is not None and entry[0] <= now:
+            self._drop(entry)
+            if entry[2].deadline == entry[0]:
+                return entry[2]
+        return None
+
+    def set_alarm(self) -> float:
+        """Drop void deadlines; return when the first thing expires, inf for never."""
+        line = self.line
+        if not self.heap:  # as most have but one timeout
+            while line and line[0][2].deadline != line[0][0]:
+                line.popleft()
+        while (entry := self._first()) is not None and entry[2].deadline != entry[0]:
+            self._drop(entry)
+        alarm = inf if entry is None else entry[0]
+        if self.lingering and self.lingering[0][0] < alarm:
+            alarm = self.lingering[0][0]
+        self.alarm = alarm
+        return alarm
+
+    def next_deadline(self) -> float:
+        """When time alone may change something; inf for never."""
+        deadline = self.set_alarm()
+        for model in self.queues.values():
+            deadline = min(deadline, model.wakes(self.now))
+        return deadline
+
+    # Running.
+
+    def start(self, job: Job, legs: tuple[Placed, ...], now: float, out: list[Effect]) -> None:
+        """It runs from now on, where it was placed."""
+        account, request, model = job.account, job.request, job.model
+        job.legs = legs
+        job.dispatched = now
+        job.attempt = attempt = job.attempt + 1
+        load, tokens = legs[0]
+        load.take(tokens, job.prompt)
+        sent_to = load.legs
+        if len(legs) == 2:
+            load, tokens = legs[1]
+            load.take(tokens, 0)
+            sent_to += load.legs
+        model.running = running = model.running + 1
+        self.running += 1
+        account.running = own = account.running + 1
+        if own >= account.most:
+            self._suspend(account)
+        self.due(job, job.ends_at)
+        if running == 1 or (model.queue.size > 0) is not model.rate.backlogged:
+            model.mark(now)
+        bound = job.bound if load.preempts and job.outputs else job.max_tokens(load)
+        if bound == request.max_tokens:
+            bound = None
+        effect = (request, sent_to, bound, job.waited, attempt, job.predicted, job.position)
+        out.append(_new(Dispatch, effect))
+
+    def first_token(self, job: Job, now: float) -> None:
+        """Its prompt is computed: a prefill leg gives its room back."""
+        job.started = True
+        legs, model, prompt = job.legs, job.model, job.prompt
+        model.prefilled(prompt, max(0.0, now - job.dispatched))
+        model.first_tokens.append((now, now - job.arrived))
+        load, tokens = legs[0]
+        load.prefill_backlog -= prompt
+        if len(legs) == 2:
+            load.release(tokens, served=True)
+            load, tokens = legs[1]
+        load.held += prompt if prompt < tokens else tokens
+
+    def stop(self, job: Job, *, cut: bool = False, served: bool = False) -> None:
+        """It no longer runs: give its room back.
+
+        `cut`: its upstream call was closed, not ended. An engine that cannot preempt notices a
+        little later (llama.cpp: 0.06 to 0.16 s), and filling its KV before that kills all streams:
+        there the room is given back only after `spec.release_grace`.
+        """
+        legs, prompt, model, account = job.legs, job.prompt, job.model, job.account
+        if not job.started:
+            legs[0].load.prefill_backlog -= prompt
+        else:
+            if len(legs) == 2:
+                legs = legs[1:]  # a prefill leg gave its room back at the first token
+            load, tokens = legs[0]
+            load.held -= prompt if prompt < tokens else tokens
+        for load, tokens in legs:
+            if cut and not load.preempts:
+                load.lingering += tokens
+                until = self.now + self.spec.release_grace
+                heappush(self.lingering, (until, next(self.order), Placed(load, tokens)))
+                self.alarm = min(self.alarm, until)
+            else:
+                load.release(tokens, served=served)
+                if not load.in_flight and not load.joined:
+                    self._forget(load)
+        job.legs = ()
+        model.running -= 1
+        self.running -= 1
+        account.running = own = account.running - 1
+        if own + 1 >= account.most > own:
+            self._resume(account)
+
+    def let_go(self, placed: Placed) -> None:
+        """A cut request's room is free at last."""
+        load, tokens = placed
+        load.lingering -= tokens
+        load.release(tokens, served=False)
+        if not load.in_flight and not load.joined:
+            self._forget(load)
+
+    def _forget(self, load: Load) -> None:
+        """It left, and nothing of it is here any more."""
+        if self.loads.get(load.id) is load:
+            del self.loads[load.id]
+
+    def end(
+        self, job: Job, kind: Kind, usage: Usage | None, now: float, *, cut: bool = False
+    ) -> None:
+        """The one way out: room, queue, quota, counter and count are settled here."""
+        del self.jobs[job.request.id]
+        job.deadline = inf
+        account, model, lane = job.account, job.model, job.lane
+        queue, quota = model.queue, account.quota
+        model.outstanding -= job.to_come
+        ran = bool(job.legs)
+        if ran:
+            self.stop(job, cut=cut, served=kind is _WELL)
+        elif job.waiting is not None:
+            queue.remove(job.waiting)
+            self.unqueue(job, now)
+        if kind is _WELL:
+            account.completed += 1
+            if ran:
+                model.ran(now - job.dispatched)
+        else:
+            account.count(kind)
+        if ran and (usage is not None or kind is not _REFUSED):
+            prompt, output, cost = self.admission.used(job, kind, usage)
+            if quota is not None:
+                quota.settle(job.reserved, Amounts(prompt, output), now)
+            queue.settle(lane, job.cost, cost)
+            model.rate.settle(cost, now)
+        else:
+            if quota is not None:
+                quota.refund(job.reserved, now)
+            if ran:
+                queue.settle(lane, job.cost, 0.0)
+        running = model.running > 0
+        rate = model.rate
+        if running is not rate.working or (running and queue.size > 0) is not rate.backlogged:
+            model.mark(now)
+
+    # Tenants at their cap.
+
+    def _suspend(self, account: Account) -> None:
+        for name, lane in account.lanes.items():
+            self.models[name].queue.suspend(lane)
+
+    def _resume(self, account: Account) -> None:
+        for name, lane in account.lanes.items():
+            self.models[name].queue.resume(lane)
