@@ -243,3 +243,24 @@ def test_two_pools_of_one_model_and_role_are_refused() -> None:
 def test_the_defaults_fit_together() -> None:
     config = PoolConfig("m", max_replicas=1)
     assert config.scale_spec() == replace(ScaleSpec(), min_replicas=1, max_replicas=1)
+
+
+def test_while_it_is_held_the_size_stays_and_a_dead_replica_is_replaced() -> None:
+    world = World()
+    world.run(10)
+    world.tokens_per_second = 1900.0
+    world.run(10)
+    assert len(world.serving) == 2
+    world.controller.hold(on=True)
+    world.tokens_per_second = 5000.0
+    world.run(20)
+    assert len(world.serving) == 2
+    held = [line for line in world.lines if "held" in line]
+    assert held[-1]["held"] == 2
+    assert held[-1]["plan"]["replicas"] > 2  # what would have been done is written all the same
+    world.crash("m-both-2")
+    world.run(20)
+    assert len(world.serving) == 2
+    world.controller.hold(on=False)
+    world.run(20)
+    assert len(world.serving) > 2

@@ -57,6 +57,7 @@ def test_every_decimal_number_has_a_unit_or_is_a_ratio(path: str) -> None:
         "token_gap_tolerance",
         "utilisation",
         "direction_tolerance",
+        "retry_ratio",
     }
     assert field.unit or field.name in ratio
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.headers = ""
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -98,6 +100,7 @@ class Connection:
         self, body: Any, status: int = 200, more: str = "", kind: str = "application/json"
     ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        more = self.headers + more
         head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{more}content-length: {len(data)}"
         await self.send(f"{head}\r\n\r\n".encode() + data)
 
@@ -169,11 +172,43 @@ WHOLE = {
 Script = Callable[[Received, Connection], Awaitable[None]]
 
 
+NATIVE = {
+    "/v1/embeddings": {
+        "object": "list",
+        "model": "tiny",
+        "data": [{"index": 0, "object": "embedding", "embedding": [0.5, 0.25]}],
+        "usage": {"prompt_tokens": 7, "total_tokens": 7},
+    },
+    "/v1/responses": {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "output": [],
+        "usage": {
+            "input_tokens": 7,
+            "input_tokens_details": {"cached_tokens": 3},
+            "output_tokens": 2,
+            "total_tokens": 9,
+        },
+    },
+    "/v1/messages": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "hi"}],
+        "model": "tiny",
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 7, "output_tokens": 2},
+    },
+    "/v1/messages/count_tokens": {"input_tokens": 7},
+}
+
+
 async def answer_well(request: Received, connection: Connection) -> None:
     if request.json.get("stream"):
         await stream_words(connection, request)
     else:
-        await connection.whole(WHOLE)
+        await connection.whole(NATIVE.get(request.path, WHOLE))
 
 
 @dataclass
@@ -183,8 +218,17 @@ class Engine:
     scripts: list[Script] = field(default_factory=list)
     default: Script = answer_well
     health: int = 200
+    health_body: Any = field(default_factory=lambda: {"status": "ok"})
     model: str = "tiny"
     props: Any = None
+    lacks: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)  # routes whether it has them
+    response_headers: str = ""
+    tls: ssl.SSLContext | None = None
+    scheme: str = ""
+    protocols: set[str] = field(default_factory=set)  # as TLS agreed on them
+    reads_at_most: int = 1 << 30  # bytes of a body; a larger one is answered before it is read
+    _killed: asyncio.Event = field(default_factory=asyncio.Event)
     requests: list[Received] = field(default_factory=list)
     cancelled: int = 0
     connections: int = 0
@@ -193,11 +237,13 @@ class Engine:
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.scheme = self.scheme or ("http" if self.tls is None else "https")
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:
         """Vanish as after kill -9: the port closed, every connection reset."""
+        self._killed.set()
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):
@@ -207,12 +253,18 @@ class Engine:
         self._writers.add(writer)
         _OPEN.append(writer)
         self.connections += 1
+        if self.tls is not None:
+            self.protocols.add(writer.get_extra_info("ssl_object").selected_alpn_protocol())
         connection = Connection(reader, writer)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")[:-4]
                 request = Received(head, b"")
                 size = int(request.headers.get("content-length", "0"))
+                if size > self.reads_at_most:
+                    await self._answer(request, connection)
+                    await self._killed.wait()  # the rest stays unread
+                    return
                 request.body = await reader.readexactly(size) if size else b""
                 await self._answer(request, connection)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -223,12 +275,18 @@ class Engine:
 
     async def _answer(self, request: Received, connection: Connection) -> None:
         if request.path == "/health":
-            await connection.whole({"status": "ok"}, self.health)
+            await connection.whole(self.health_body, self.health)
         elif request.path == "/v1/models":
             await connection.whole({"object": "list", "data": [{"id": self.model}]})
         elif request.path == "/props" and self.props is not None:
             await connection.whole(self.props)
+        elif request.path in self.lacks:
+            await connection.whole({"detail": "Not Found"}, 404)
+        elif request.body == b"{}":
+            self.asked.append(request.path)
+            await connection.whole({"error": {"message": "model: Field required"}}, 400)
         elif request.path.startswith("/v1/"):
+            connection.headers = self.response_headers
             self.requests.append(request)
             script = self.scripts.pop(0) if self.scripts else self.default
             task = asyncio.ensure_future(script(request, connection))
@@ -277,7 +335,7 @@ async def serving(
         listen=listen or ListenSpec(port=0),
         upstream=upstream or UpstreamSpec(health_interval=0.05),
         replicas=tuple(
-            ReplicaSpec(url=f"http://127.0.0.1:{e.port}", **(replica or {})) for e in engines
+            ReplicaSpec(url=f"{e.scheme}://127.0.0.1:{e.port}", **(replica or {})) for e in engines
         ),
         drain_timeout=drain_timeout,
     )

@@ -137,7 +137,8 @@ def test_only_a_valid_key_gets_in_and_decides_the_tenant() -> None:
             assert engine.requests == []
             good = await ask(gateway.port, chat(), headers="authorization: Bearer sk-st-gold\r\n")
             assert good.status == 200
-            assert gateway.record().tenant == "gold"
+            tenants = sorted((r.tenant, r.outcome) for r in gateway.records)
+            assert tenants == [("", "unauthorized")] * 3 + [("gold", "completed")]
 
     run(test)
 
@@ -204,39 +205,6 @@ def test_quotas_are_enforced_and_told() -> None:
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 
-SMUGGLING = [
-    POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    POST + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello",
-    POST + b"content-length: 5\r\ncontent-length: 5\r\n\r\nhello",
-    b"POST /v1/chat/completions HTTP/1.1\nhost: x\ncontent-length: 5\n\nhello",
-    POST + b" content-length: 5\r\n\r\nhello",
-    POST + b"x: a\r\n folded\r\ncontent-length: 0\r\n\r\n",
-    POST + b'transfer-encoding: chunked\r\n\r\n5;evil="\r\n"\r\nhello\r\n0\r\n\r\n',
-    POST + b"transfer-encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
-    POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
-    POST + b"content-length : 5\r\n\r\nhello",
-    POST + b"content-length: +5\r\n\r\nhello",
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-]
-
-
-@pytest.mark.parametrize("data", SMUGGLING)
-def test_what_two_readers_could_frame_in_two_ways_is_400_and_closed(data: bytes) -> None:
-    async def test() -> None:
-        engine = Engine()
-        async with serving(engine) as gateway:
-            client = await RawClient.connect(gateway.port)
-            client.send(data + (b"\r\n\r\n" if data.startswith(b"\x16") else b""))
-            reply = await client.reply()
-            assert reply.status == 400
-            assert reply.headers["connection"] == "close"
-            assert reply.headers["x-request-id"]
-            client.send(post(chat()))  # a smuggled second request is never read
-            assert await client.closed()
-            assert engine.requests == []
-
-    run(test)
-
 
 def test_head_and_body_limits() -> None:
     async def test() -> None:
@@ -248,6 +216,23 @@ def test_head_and_body_limits() -> None:
             assert big_body.status == 413
             ok = await ask(gateway.port, chat(user="u" * 10_000))
             assert ok.status == 200
+
+    run(test)
+
+
+def test_a_chunked_body_over_the_limit_is_413_while_it_still_comes() -> None:
+    async def test() -> None:
+        engine = Engine()
+        limits = ListenSpec(port=0, max_body_bytes=20_000)
+        async with serving(engine, listen=limits) as gateway:
+            client = await RawClient.connect(gateway.port)
+            client.send(POST + b"transfer-encoding: chunked\r\n\r\n")
+            for _ in range(21):
+                client.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+            reply = await client.reply()  # the last chunk was never sent
+            assert (reply.status, reply.headers["connection"]) == (413, "close")
+            assert await client.closed()
+            assert engine.requests == []
 
     run(test)
 

@@ -23,10 +23,12 @@ from surgetank.gateway.keys import (
     make_secret,
     new_key,
     read_keys,
+    read_private,
     read_secret,
     revoke_key,
 )
 from surgetank.gateway.spec import AuthSpec
+from tests.cli.command import surgetank
 
 SECRET = bytes(range(32))
 KEY = "sk-st-" + "a" * 32
@@ -129,6 +131,15 @@ def test_adding_keeps_what_stands_in_the_file(tmp_path: Path) -> None:
     assert path.read_text().startswith(f"# ours\n\nbeta hmac-sha256:{'0' * 64}\nacme ")
     assert [key.tenant for key in read_keys(path)] == ["beta", "acme"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_key_is_added_to_a_file_that_a_gateway_would_refuse(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    add_key(path, "acme", KEY, SECRET)
+    path.write_text(before := path.read_text() + "half a line")
+    with pytest.raises(InputError, match="line 2: expected TENANT"):
+        add_key(path, "acme", new_key(), SECRET)
+    assert path.read_text() == before
 
 
 def test_revoking_takes_out_one_line_only(tmp_path: Path) -> None:
@@ -242,19 +253,6 @@ def test_a_ring_is_loaded_from_its_files_or_not_at_all(tmp_path: Path) -> None:
 # The command.
 
 
-def surgetank(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SURGETANK_")}
-    return subprocess.run(
-        [sys.executable, "-m", "surgetank", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
     made = surgetank("keys", "new", "acme", "--comment", "CI", cwd=tmp_path)
     assert made.returncode == 0
@@ -305,3 +303,23 @@ def test_a_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
     done = surgetank("keys", "list", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "surgetank: keys.txt: cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "taken"), [(0o440, True), (0o640, True), (0o444, False), (0o460, False)]
+)
+def test_a_service_manager_s_credential_may_show_its_access_list_as_the_group_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, *, taken: bool
+) -> None:
+    path = tmp_path / "keys.txt"
+    path.write_text("text")
+    path.chmod(mode)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "elsewhere"))
+    with pytest.raises(InputError, match="others may access it"):
+        read_private(path)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    if taken:
+        assert read_private(path) == "text"
+    else:
+        with pytest.raises(InputError, match="others may access it"):
+            read_private(path)

@@ -240,3 +240,41 @@ def test_dense_prompts_after_easy_ones_do_not_run_the_engine_into_its_wall(
             assert {r.json()["usage"]["prompt_tokens"] for r in replies} == {counted}
 
     uvloop.run(test())
+
+
+def test_responses_and_messages_are_served_and_embeddings_it_does_not_make_are_404(
+    model: Path, tmp_path: Path
+) -> None:
+    responses = {"model": "tiny", "input": "hello there", "max_output_tokens": 5}
+    messages = chat(max_tokens=5)
+
+    async def test() -> None:
+        async with (
+            LlamaServer(model, slots=2) as server,
+            serve(tmp_path, [server.url]) as served,
+            client() as http,
+        ):
+            for path, body, output in (
+                ("/v1/responses", responses, "output"),
+                ("/v1/messages", messages, "content"),
+            ):
+                whole = await http.post(served.url + path, json=body)
+                assert whole.status_code == 200
+                assert whole.json()[output]
+                assert whole.json()["usage"]["output_tokens"] == 5
+                stream = await http.post(served.url + path, json={**body, "stream": True})
+                assert stream.text.count("_text.delta" if output == "output" else "_delta\n") >= 5
+            counted = await http.post(f"{served.url}/v1/messages/count_tokens", json=messages)
+            assert counted.json()["input_tokens"] > 2
+            lacking = await http.post(
+                f"{served.url}/v1/embeddings", json={"model": "tiny", "input": "hello"}
+            )
+            assert (lacking.status_code, lacking.json()["error"]["code"]) == (
+                404,
+                "unsupported_here",
+            )
+            records = await served.recorded(6)
+            assert [r.output_tokens for r in records[:5]] == [5, 5, 5, 5, 0]
+            assert len({r.prompt_tokens for r in records[:5]}) == 1  # however it is told
+
+    uvloop.run(test())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -580,3 +581,32 @@ def test_usage_sent_with_the_last_content_is_counted_and_kept() -> None:
             assert gateway.record().prompt_tokens == 3
 
     run(test)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("joined", [1, 3])
+def test_many_plain_tokens_pass_whole_and_are_counted(version: str, joined: int) -> None:
+    words = [f"w{number}" for number in range(50)] + ["a\\b", "c", "d\ne", "f", "g"]
+
+    async def script(_: Received, connection: Connection) -> None:
+        await connection.head()
+        for at in range(0, len(words), joined):
+            payloads = [sse(delta(word)) for word in words[at : at + joined]]
+            await connection.send(b"".join(b"%x\r\n%b\r\n" % (len(x), x) for x in payloads))
+            await asyncio.sleep(0)
+        await connection.cut()
+
+    async def test() -> None:
+        async with serving(Engine(scripts=[script])) as gateway:
+            reply = await ask(gateway.port, chat(stream=True), version=version)
+            told = [json.loads(event) for event in reply.events]
+            assert [x["choices"][0]["delta"]["content"] for x in told[:-1]] == words
+            assert told[-1]["error"]["code"] == "upstream_failed"
+            record = gateway.record()
+            assert (record.outcome, record.output_tokens) == ("upstream_failed", len(words))
+
+    run(test)
+
+
+def sse(event: object) -> bytes:
+    return f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode()

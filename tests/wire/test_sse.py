@@ -366,3 +366,84 @@ def test_deep_nesting_in_an_event_is_harmless() -> None:
     event = b'data: {"usage":{"a":' + b"[" * 100_000 + b"\n\n"
     assert scanner.feed(event) == event
     assert scanner.usage is None
+
+
+def chunked(payload: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+def after_a_token() -> SseScanner:
+    """Make a scanner that has seen a plain token."""
+    scanner = SseScanner()
+    for text in ("a", "b"):
+        scanner.feed(token(text))
+    return scanner
+
+
+@given(st.text(max_size=40))
+def test_a_chunk_taken_whole_is_one_more_token_of_valid_json(text: str) -> None:
+    scanner, reference = after_a_token(), after_a_token()
+    payload = token(text)
+    if scanner.takes_chunk(chunked(payload)):
+        assert reference.feed(payload) == payload
+        assert learnt(scanner) == learnt(reference)
+        assert not {*text} & set('"\\\n')
+    else:
+        assert learnt(scanner) == learnt(reference)  # nothing was touched
+        assert {*text} & set('"\\\n') or not text
+
+
+@given(
+    st.integers(0, len(chunked(token("word"))) - 1),
+    st.binary(min_size=1, max_size=1),
+    st.sampled_from([0, 1]),
+)
+def test_a_chunk_with_a_byte_out_of_place_is_not_taken_whole(
+    at: int, value: bytes, left_out: int
+) -> None:
+    data = chunked(token("word"))
+    content = range(data.index(b"word"), data.index(b"word") + 4)
+    changed = data[:at] + value + data[at + left_out :]
+    if after_a_token().takes_chunk(changed):
+        assert changed == data or at in content
+        assert value not in {b'"', b"\\", b"\n"} or changed == data
+        assert int(changed[: changed.index(b"\r")], 16) == len(changed) - len(b"47\r\n\r\n")
+
+
+def test_no_chunk_is_taken_whole_before_a_plain_token_within_an_event_or_over_the_bound() -> None:
+    data = chunked(token("word"))
+    assert not SseScanner().takes_chunk(data)
+    assert not SseScanner().between_events
+    assert after_a_token().between_events
+    inside = after_a_token()
+    inside.feed(b"data: {")
+    assert not inside.between_events
+    short = SseScanner(max_line=len(data) - 1)
+    for text in ("a", "b"):
+        short.feed(token(text))
+    assert not short.takes_chunk(data)
+    assert after_a_token().takes_chunk(data)
+
+
+@pytest.mark.parametrize("size", [1900, 2030, 2040, 2048, 5000])
+def test_a_long_chunk_is_taken_whole_or_not_at_all(size: int) -> None:
+    data = chunked(token("x" * size))
+    assert after_a_token().takes_chunk(data) is (len(data) <= 2048)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "two", " \u00e9", 'q"', "b\\", "n\n", "\n\n\r\n"])), st.binary()
+)
+def test_of_joined_chunks_the_plain_ones_at_the_beginning_are_taken(
+    texts: list[str], rest: bytes
+) -> None:
+    scanner, reference = after_a_token(), after_a_token()
+    chunks = [chunked(token(text)) for text in texts]
+    taken = scanner.takes_chunks(b"".join(chunks) + rest)
+    plain = 0
+    while plain < len(chunks) and reference.takes_chunk(chunks[plain]):
+        plain += 1
+    assert taken >= sum(map(len, chunks[:plain]))
+    if plain < len(chunks) or b"\n\n\r\n" not in rest:
+        assert taken == sum(map(len, chunks[:plain]))
+        assert learnt(scanner) == learnt(reference)

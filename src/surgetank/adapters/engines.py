@@ -22,7 +22,7 @@ from surgetank.adapters.dialects import (
     unknown_signals,
 )
 from surgetank.adapters.exposition import Sample, samples
-from surgetank.adapters.http import FetchError, Response, fetch
+from surgetank.adapters.http import FetchError, Response, Tls, fetch
 
 __all__ = [
     "DIALECTS",
@@ -30,6 +30,7 @@ __all__ = [
     "EngineFacts",
     "Health",
     "count_prompt_tokens",
+    "has_route",
     "health",
     "is_sleeping",
     "parse_signals",
@@ -72,6 +73,7 @@ async def health(
     *,
     dialect: str | None = None,
     headers: Headers = (),
+    tls: Tls | None = None,
 ) -> Health:
     """Ask an engine whether it takes requests; never raises.
 
@@ -82,24 +84,26 @@ async def health(
     """
     base, sent = url.rstrip("/"), tuple(headers)
     try:
-        answer = await fetch(f"{base}/health", timeout=timeout, headers=sent, max_body=1 << 16)
+        answer = await fetch(
+            f"{base}/health", timeout=timeout, headers=sent, max_body=1 << 16, tls=tls
+        )
     except FetchError:
         return "down"
     if answer.status == 503 and b"loading" in answer.body.lower():
         return "loading"
     if answer.status == 404:  # not every OpenAI-compatible server has the route
-        listing = await _optional(f"{base}/v1/models", timeout, sent)
+        listing = await _optional(f"{base}/v1/models", timeout, sent, tls)
         return "ready" if listing is not None and listing.status == 200 else "down"
     if not 200 <= answer.status < 300:
         return "down"
-    if dialect in {None, "vllm"} and await _is_sleeping(base, timeout, sent):
+    if dialect in {None, "vllm"} and await _is_sleeping(base, timeout, sent, tls):
         return "loading"
     return "ready"
 
 
-async def _is_sleeping(base: str, limit: float, headers: Headers) -> bool:
+async def _is_sleeping(base: str, limit: float, headers: Headers, tls: Tls | None) -> bool:
     """/is_sleeping is there exactly when the engine can be put to sleep over HTTP (dev mode)."""
-    answer = await _optional(f"{base}/is_sleeping", limit, headers)
+    answer = await _optional(f"{base}/is_sleeping", limit, headers, tls)
     return _member(_json(answer), "is_sleeping") is True
 
 
@@ -113,6 +117,7 @@ async def count_prompt_tokens(
     *,
     timeout: float,  # noqa: ASYNC109 - passed on to fetch, which bounds each request
     headers: Headers = (),
+    tls: Tls | None = None,
 ) -> int | None:
     """Have llama.cpp count a prompt: its chat template, then its tokenizer. None when it does not.
 
@@ -125,14 +130,14 @@ async def count_prompt_tokens(
             for name, value in members.items()
             if name in _TEMPLATE_MEMBERS
         )
-        prompt = await _said(f"{base}/apply-template", body, "prompt", timeout, sent)
+        prompt = await _said(f"{base}/apply-template", body, "prompt", timeout, sent, tls)
         content = json.dumps(prompt).encode() if isinstance(prompt, str) else None
     else:
         content = members.get("prompt")
     if content is None or not content.startswith(b'"'):
         return None
     body = b'{"add_special":true,"parse_special":true,"content":%b}' % content
-    tokens = await _said(f"{base}/tokenize", body, "tokens", timeout, sent)
+    tokens = await _said(f"{base}/tokenize", body, "tokens", timeout, sent, tls)
     return len(tokens) if isinstance(tokens, list) and tokens else None
 
 
@@ -142,9 +147,42 @@ _TEMPLATE_MEMBERS: Final = frozenset(
 )  # fmt: skip
 
 
-async def _said(url: str, body: bytes, name: str, limit: float, headers: Headers) -> Any:
+async def has_route(
+    url: str,
+    route: str,
+    *,
+    timeout: float,  # noqa: ASYNC109 - passed on to fetch, which bounds the request
+    headers: Headers = (),
+    tls: Tls | None = None,
+) -> bool | None:
+    """Ask an engine whether it has a route that takes POST; None when it gave no clear answer.
+
+    An empty request is sent: who has the route refuses that as malformed, and runs nothing.
+    """
+    sent = (*headers, (b"content-type", b"application/json"))
     try:
-        answer = await fetch(url, timeout=limit, headers=headers, method="POST", body=body)
+        answer = await fetch(
+            f"{url.rstrip('/')}{route}",
+            timeout=timeout,
+            headers=sent,
+            method="POST",
+            body=b"{}",
+            tls=tls,
+        )
+    except FetchError:
+        return None
+    if answer.status in {429, 502, 503, 504}:
+        return None
+    if answer.status == 404:  # a 404 may also be about the model that was not named
+        return b"model" in answer.body.lower()
+    return answer.status not in {405, 501}
+
+
+async def _said(  # noqa: PLR0917 - private, called twice
+    url: str, body: bytes, name: str, limit: float, headers: Headers, tls: Tls | None
+) -> Any:
+    try:
+        answer = await fetch(url, timeout=limit, headers=headers, method="POST", body=body, tls=tls)
     except FetchError:
         return None
     return _member(_json(answer), name) if answer.status == 200 else None
@@ -159,6 +197,7 @@ async def probe(
     timeout: float,  # noqa: ASYNC109 - passed on to fetch, which bounds each request
     headers: Headers = (),
     kv_unified: bool | None = None,
+    tls: Tls | None = None,
 ) -> EngineFacts:
     """Find out what runs at `url` and what it can hold; at most three rounds of `timeout` each.
 
@@ -167,11 +206,11 @@ async def probe(
     Raises FetchError when /v1/models gives no answer or not a 200.
     """
     base, sent = url.rstrip("/"), tuple(headers)
-    listing = await fetch(f"{base}/v1/models", timeout=timeout, headers=sent)
+    listing = await fetch(f"{base}/v1/models", timeout=timeout, headers=sent, tls=tls)
     if listing.status != 200:
         raise FetchError(f"{base}/v1/models: answered {listing.status}, expected 200")
     models = [m for m in _list(_json(listing), "data") if isinstance(_member(m, "id"), str)]
-    dialect = await _dialect(base, timeout, sent, models)
+    dialect = await _dialect(base, timeout, sent, models, tls)
     facts = EngineFacts(
         dialect.name,
         models=tuple(m["id"] for m in models),
@@ -183,7 +222,7 @@ async def probe(
     if extra is None:
         return facts
     paths, read = extra
-    answers = await asyncio.gather(*(_optional(base + path, timeout, sent) for path in paths))
+    answers = await asyncio.gather(*(_optional(base + path, timeout, sent, tls) for path in paths))
     known = {name: value for name, value in read(answers).items() if value is not None}
     facts = replace(facts, **known)
     if dialect.name == "llamacpp" and kv_unified is False and facts.slots and facts.max_context:
@@ -191,13 +230,15 @@ async def probe(
     return facts
 
 
-async def _dialect(base: str, limit: float, headers: Headers, models: list[Any]) -> Dialect:
+async def _dialect(
+    base: str, limit: float, headers: Headers, models: list[Any], tls: Tls | None
+) -> Dialect:
     owners = {_member(model, "owned_by") for model in models}
     for dialect in DIALECTS.values():
         if dialect.owned_by in owners and dialect.owned_by:
             return dialect
     paths = dict.fromkeys(d.metrics_path for d in DIALECTS.values())
-    answers = await asyncio.gather(*(_optional(base + path, limit, headers) for path in paths))
+    answers = await asyncio.gather(*(_optional(base + path, limit, headers, tls) for path in paths))
     lines = [line for a in answers if a and a.status == 200 for line in a.text.splitlines()]
     for dialect in DIALECTS.values():
         if any(line.startswith(dialect.prefix) for line in lines):
@@ -283,9 +324,9 @@ _EXTRA: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Answers], dict[str, 
 # --- reading answers without trusting them ----------------------------------------------------
 
 
-async def _optional(url: str, limit: float, headers: Headers) -> Response | None:
+async def _optional(url: str, limit: float, headers: Headers, tls: Tls | None) -> Response | None:
     try:
-        return await fetch(url, timeout=limit, headers=headers)
+        return await fetch(url, timeout=limit, headers=headers, tls=tls)
     except FetchError:
         return None
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
 from surgetank.wire.http1 import Limits, ProtocolError, ResponseParser, request_head
 
-_DEFAULT_PORT: Final = 80
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _READ: Final = 1 << 16
 _CLEAN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")  # a header value: no CR, LF or NUL
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -25,6 +27,27 @@ _TARGET: Final = re.compile(r"[\x21-\x7e]+")
 
 class FetchError(Exception):
     """The request got no usable answer; the message is one line that names the URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How an https peer proves who it is. `server_name`: None takes the host of its URL."""
+
+    context: ssl.SSLContext
+    server_name: str | None = None
+
+
+def tls(ca_file: str | None = None, server_name: str | None = None, *, verify: bool = True) -> Tls:
+    """Trust the authorities of a PEM file, or the system's. Raises OSError (ssl.SSLError too)."""
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return Tls(context, server_name)
+
+
+_system_tls: Final = lru_cache(maxsize=1)(tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +76,16 @@ async def fetch(
     method: str = "GET",
     body: bytes = b"",
     max_body: int = 8 << 20,
+    tls: Tls | None = None,
 ) -> Response:
     """Send one request and read its whole answer within `timeout` seconds.
 
     Any status is an answer; redirects are not followed. `max_body` bounds the answer in bytes.
-    Raises FetchError: a URL that is not http, refused, reset, timed out, too long or not HTTP.
+    `tls`: for an https URL, where the system's authorities are not to be trusted.
+    Raises FetchError: a URL that is not http(s), refused, reset, timed out, too long or not HTTP.
     """
-    host, port, authority, target = _split(url)
+    scheme, host, port, authority, target = _split(url)
+    trust = None if scheme == "http" else tls or _system_tls()
     sent = _headers(url, authority, headers)
     if not _TOKEN.fullmatch(method.encode()):
         raise FetchError(f"{url}: {method!r} is no HTTP method")
@@ -68,7 +94,12 @@ async def fetch(
     head = request_head(method, target, sent)
     with _errors_of(url, timeout):
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(
+                host,
+                port,
+                ssl=None if trust is None else trust.context,
+                server_hostname=None if trust is None else trust.server_name or host,
+            )
             try:
                 writer.write(head + body)
                 return await _read(reader, method, max_body)
@@ -106,21 +137,21 @@ def _errors_of(url: str, timeout: float) -> Iterator[None]:
         raise FetchError(f"{url}: {' '.join(reason.split())}") from error
 
 
-def _split(url: str) -> tuple[str, int, str, str]:
-    """Host, port, Host header and request target of an http URL."""
+def _split(url: str) -> tuple[str, str, int, str, str]:
+    """Scheme, host, port, Host header and request target of a URL."""
     try:
         parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORT
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
     except ValueError as error:
         raise FetchError(f"{url!r}: not a URL: {error}") from None
-    if parts.scheme != "http":
-        raise FetchError(f"{url!r}: must begin with http:// (no other scheme is spoken here)")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise FetchError(f"{url!r}: must begin with http:// or https://")
     if not parts.hostname or parts.username is not None or parts.password is not None:
         raise FetchError(f"{url!r}: must be http://HOST[:PORT][/PATH] without a user name")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not _TARGET.fullmatch(target) or not _TARGET.fullmatch(parts.netloc):
         raise FetchError(f"{url!r}: holds characters that must be percent-encoded")
-    return parts.hostname, port, parts.netloc, target
+    return parts.scheme, parts.hostname, port, parts.netloc, target
 
 
 def _headers(

@@ -1,8 +1,9 @@
 """Replicas as processes of this machine, started from a command line.
 
-Rule: what is started is written down first, so that a later life of the controller finds every
-process again: healthy ones are adopted, the others ended, and a stranger with a reused pid is left
-alone. The end of a process is an event of the kernel (pidfd), never the answer to a poll.
+Rule: what is started is marked in its environment and written down, so that a later life of the
+controller finds every process again: healthy ones are adopted, the others ended, and a stranger
+with a reused pid is left alone. The end of a process is an event of the kernel (pidfd), never the
+answer to a poll.
 """
 
 from __future__ import annotations
@@ -356,10 +357,7 @@ class Processes:
             "command": self._spec.command,
             "replicas": rows,
         }
-        try:
-            self._state.write(self._file, value)
-        except OSError as error:
-            log.warning("%s was not written: %s", self._state.path / self._file, error.strerror)
+        self._state.put(self._file, value)
 
     def _trim(self) -> None:
         for process in self._processes.values():

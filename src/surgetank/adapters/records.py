@@ -1,13 +1,15 @@
 """Request records as JSON lines in a file: written behind the data plane's back, read with care.
 
 Rule: writing never blocks and never raises. What the disk cannot take is dropped and counted, and
-the file stays a sequence of whole lines: after a crash or a full disk at most one line is torn, and
-what follows begins on a fresh line.
+the file stays a sequence of whole lines: after a crash or a full disk at most one line is torn; it
+is cut away at the next start, or what follows begins on a fresh line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import logging
 import operator
 import os
@@ -15,13 +17,14 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from surgetank.adapters.rotation import Rotation, cut_off, keep_within
 from surgetank.errors import InputError
 from surgetank.policy.record import ALWAYS_WRITTEN, SCHEMA, FleetSample, RequestRecord, parse
 
@@ -30,6 +33,8 @@ log = logging.getLogger("surgetank.records")
 _BATCH_SECONDS: Final = 0.1  # lines wait this long for company: one wake-up and write for many
 _BATCH_BYTES: Final = 1 << 18
 _LINE_BYTES: Final = 1 << 20  # a longer line is no record
+_SAY_AGAIN: Final = 60.0  # seconds between two words about lines that are lost
+_BEGINS: Final = b'{"v":'  # a torn line is cut away only when it is one of ours
 _NO_FSYNC: Final = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})  # pipes and devices
 
 
@@ -52,10 +57,23 @@ def record_line(record: RequestRecord) -> str:
 
     Values equal to their default are left out when they are the same object, as the gateway's are.
     """
+    return row_line(row_of(_values(record)))
+
+
+def row_of(values: Iterable[Any]) -> RequestRecord:
+    """Make what has a record's attributes, of its fields' first values, at a quarter of its cost.
+
+    The rest are at their defaults. It is for reading, and for `row_line`.
+    """
+    return cast("RequestRecord", _ROW(SCHEMA, *values))
+
+
+def row_line(row: RequestRecord) -> str:
+    """Write the line of a record that `row_of` made."""
     try:
-        return _encode(_ROW(SCHEMA, *_values(record))).decode()
+        return _encode(row).decode()
     except UnicodeEncodeError:  # a lone surrogate: the writer replaces it
-        return record.to_line()
+        return RequestRecord(*_values(row)).to_line()
 
 
 class RecordWriter:
@@ -63,16 +81,29 @@ class RecordWriter:
 
     `written` and `dropped` count lines, `errors` failed system calls; `last_error` is the last one.
     A directory gets a file of its own for each process, so that several gateways can share it.
-    The first line lost to each error is logged, and the first one written after it.
+    The first line lost to each error is logged, then a word once a minute, and the first line
+    written after it. `rotation`: when the file is cut off, and what is kept.
     """
 
-    def __init__(self, path: str | Path, *, max_buffered: int = 65536) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_buffered: int = 65536,
+        rotation: Rotation = Rotation(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open `path` for appending, made with mode 0600. Raises InputError when it cannot."""
+        self.rotation = rotation
+        self._clock = clock
+        self._say_again = 0.0  # when lost lines are next worth a word
+        self._began = clock()  # when the file was opened or made
+        self._rotate_after = 0.0  # after one that failed
         self.path = _file_in(Path(path))
         self.written = 0
         self.errors = 0
         self.last_error = ""
-        self._max_buffered = max_buffered
+        self.max_buffered = max_buffered
         self._refused = 0  # by the caller's thread: two counters, so that neither needs a lock
         self._lost = 0  # by the writer's
         self._lines: deque[str] = deque()
@@ -81,7 +112,7 @@ class RecordWriter:
         self._wake = threading.Event()
         self._reopen = threading.Event()
         self._stop = threading.Event()
-        self._fd, self._torn = _open(self.path)
+        self._fd, self._torn, self._size = _open(self.path)
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
         self._thread.start()
 
@@ -97,15 +128,23 @@ class RecordWriter:
 
     def write(self, line: str) -> None:
         """Queue one line (without its newline); drops and counts it when the buffer is full."""
-        if len(self._lines) >= self._max_buffered or self._stop.is_set():
+        if len(self._lines) >= self.max_buffered or self._stop.is_set():
             self._refused += 1
-            if not self._overflowing and not self._stop.is_set():
-                self._overflowing = True
-                log.warning("%s: the disk is too slow, so lines are lost", self.path)
+            if not self._stop.is_set():
+                self._overflow()
             return
         self._lines.append(line)
         if not self._wake.is_set():
             self._wake.set()
+
+    def _overflow(self) -> None:
+        if not self._overflowing:
+            self._overflowing = True
+            self._say_again = self._clock() + _SAY_AGAIN
+            log.warning("%s: the disk is too slow, so lines are lost", self.path)
+        elif self._clock() >= self._say_again:
+            self._say_again = self._clock() + _SAY_AGAIN
+            log.warning("%s: still too slow: %d lines were lost so far", self.path, self.dropped)
 
     def reopen(self) -> None:
         """Soon open the path anew, for a file that was renamed or deleted.
@@ -128,6 +167,9 @@ class RecordWriter:
         if self._thread.is_alive():
             self._refused += len(self._lines)
             self._lines.clear()
+            log.warning(
+                "%s: the disk hangs at the end: %d lines were lost", self.path, self.dropped
+            )
             return False
         return self.errors == 0
 
@@ -146,14 +188,32 @@ class RecordWriter:
 
     def _open_anew(self) -> None:
         try:
-            fd, torn = _open(self.path)
+            fd, torn, size = _open(self.path)
         except InputError as error:
             self.errors += 1
             self.last_error = str(error)
             log.warning("%s; the file opened before is kept", error)
             return
         self._finish_file()
-        self._fd, self._torn = fd, torn
+        self._fd, self._torn, self._size = fd, torn, size
+        self._began = self._clock()
+
+    def _rotate(self, more: int) -> None:
+        """Cut the file off when it is time, before `more` bytes are written."""
+        now = self._clock()
+        if not self.rotation.due(self._size, more, now - self._began) or now < self._rotate_after:
+            return
+        try:
+            cut_off(self.path, self._fd)
+        except OSError as error:
+            self._rotate_after = now + _SAY_AGAIN
+            self.errors += 1
+            self.last_error = f"{self.path}: cannot be cut off: {error.strerror}"
+            log.warning("%s; it grows on", self.last_error)
+            return
+        self._open_anew()
+        if self.rotation.total_bytes is not None:
+            keep_within(self.path, self.rotation.total_bytes)
 
     def _finish_file(self) -> None:
         try:
@@ -190,6 +250,7 @@ class RecordWriter:
 
     def _append(self, batch: list[bytes]) -> int:
         """Write whole lines; how many of them reached the file."""
+        self._rotate(sum(map(len, batch)))
         data = memoryview((b"\n" if self._torn else b"") + b"".join(batch))
         mended = int(self._torn)
         sent = 0
@@ -199,6 +260,7 @@ class RecordWriter:
         except OSError as error:
             self._failed(error)
         ends = bytes(data[mended:sent])
+        self._size += sent
         if sent:
             self._torn = data[sent - 1] != ord("\n")
         return ends.count(b"\n")
@@ -206,9 +268,15 @@ class RecordWriter:
     def _failed(self, error: OSError) -> None:
         self.errors += 1
         self.last_error = f"{self.path}: {error.strerror}"
+        now = self._clock()
         if error.errno != self._trouble:
             self._trouble = error.errno
             log.warning("%s, so lines are lost", self.last_error)
+        elif now >= self._say_again:
+            log.warning("%s: %d lines were lost so far", self.last_error, self.dropped)
+        else:
+            return
+        self._say_again = now + _SAY_AGAIN
 
 
 def _file_in(path: Path) -> Path:
@@ -218,18 +286,39 @@ def _file_in(path: Path) -> Path:
     return path / f"records-{began}-{os.getpid()}.jsonl"
 
 
-def _open(path: Path) -> tuple[int, bool]:
-    """Open for appending; also tell whether the file ends inside a line (a killed writer's)."""
+def _open(path: Path) -> tuple[int, bool, int]:
+    """Open for appending; also tell whether the file ends inside a line, and its size.
+
+    A torn line, a killed writer's, is cut away when nobody else has the file open.
+    """
     try:
         # Read too: to see the last byte. A named pipe opened so does not wait for its reader.
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InputError(f"{path}: cannot be opened for records: {error.strerror}") from error
     status = os.fstat(fd)
-    torn = False
-    if stat.S_ISREG(status.st_mode) and status.st_size:
-        torn = os.pread(fd, 1, status.st_size - 1) != b"\n"
-    return fd, torn
+    if not stat.S_ISREG(status.st_mode):
+        return fd, False, 0
+    alone = _lock(fd, fcntl.LOCK_EX)
+    size, torn = status.st_size, False
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        begin = max(0, size - _LINE_BYTES)
+        tail = os.pread(fd, size - begin, begin)
+        whole = tail.rfind(b"\n") + 1
+        torn = not (alone and (whole or not begin) and tail.startswith(_BEGINS, whole))
+        if not torn:
+            size = begin + whole
+            os.ftruncate(fd, size)
+            log.warning("%s: ended inside a line, which was cut away", path)
+    _lock(fd, fcntl.LOCK_SH)  # others that open it see that it is written
+    return fd, torn, size
+
+
+def _lock(fd: int, kind: int) -> bool:
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 _R = TypeVar("_R", RequestRecord, FleetSample)

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,11 @@ class StateDir:
     def __init__(self, path: str | Path) -> None:
         """Make it if need be and lock it. Raises ConfigError when another process has it."""
         self.path = Path(path).absolute()
+        self._waiting: dict[str, dict[str, Any]] = {}  # to be written, by the thread
+        self._writing = False
+        self._closed = False
+        self._turn = threading.Condition()
+        self._writer: threading.Thread | None = None
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -42,7 +48,12 @@ class StateDir:
             raise
 
     def close(self) -> None:
-        """Let go of it; the lock also ends with the process."""
+        """Write what was put, and let go of it; the lock also ends with the process."""
+        if not self.flush():
+            log.warning("%s: the disk is stuck: the last state is not written", self.path)
+        with self._turn:
+            self._closed = True
+            self._turn.notify_all()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -75,6 +86,43 @@ class StateDir:
         except BaseException:
             Path(temporary).unlink()
             raise
+
+    def put(self, name: str, value: dict[str, Any]) -> None:
+        """Replace a file soon, from a thread: a slow disk holds nobody up, nor does a full one.
+
+        Of values put faster than the disk takes them, the last one is written. `value` is not to be
+        changed after.
+        """
+        with self._turn:
+            self._waiting[name] = value
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_all, name="state", daemon=True)
+                self._writer.start()
+            self._turn.notify_all()
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until all that was put is written, or could not be; False when it takes longer."""
+        with self._turn:
+            return self._turn.wait_for(lambda: not self._waiting and not self._writing, timeout)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                name, value = self._waiting.popitem()
+                self._writing = True
+            try:
+                self.write(name, value)
+            except OSError as error:
+                log.warning("%s was not written: %s", self.path / name, error.strerror)
+            except Exception:
+                log.exception("%s was not written", self.path / name)
+            finally:
+                with self._turn:
+                    self._writing = False
+                    self._turn.notify_all()
 
     def set_aside(self, name: str, why: str) -> None:
         """Rename a file that is of no use, and say so."""

@@ -93,7 +93,8 @@ class PoolController:
         self._effects: deque[PoolEffect] = deque()
         self._acting = False
         self._since = _Since()
-        self.plan: ScalePlan | None = None  # the latest
+        self._held = False
+        self.plan: ScalePlan | None = None  # the one that is acted on
         self.changed: Callable[[], None] = lambda: None
 
     # Once an interval.
@@ -102,14 +103,24 @@ class PoolController:
         """Decide, write the decision and a sample, and act."""
         readings = list(self._observer.read(self.config.model, self.config.role, now))
         seen = self._observe(readings, now)
-        plan = self.plan = self._policy.tick(seen, now)
+        plan = self._policy.tick(seen, now)
+        if not self._held or self.plan is None:
+            self.plan = plan
         effects: Sequence[PoolEffect] = ()
         if self.fleet is not None:
-            effects = [*self._pool.reconcile(plan, now), *self._pool.advance(now)]
-        self._sinks.decision(tick_line(self._row(now), seen, plan, effects))
+            effects = [*self._pool.reconcile(self.plan, now), *self._pool.advance(now)]
+        row = self._row(now) | ({"held": self.plan.replicas} if self._held else {})
+        self._sinks.decision(tick_line(row, seen, plan, effects))
         self._carry_out(effects, now)
-        self._sinks.sample(self._sample(seen, plan, now).to_line())
-        return plan
+        self._sinks.sample(self._sample(seen, self.plan, now).to_line())
+        return self.plan
+
+    def hold(self, *, on: bool) -> None:
+        """Keep to the plan of the last tick, whatever is decided from now on; or no more.
+
+        Decisions are made and written all the same, and a replica that dies is replaced.
+        """
+        self._held = on
 
     def _observe(self, readings: Sequence[Ingress], now: float) -> Observation:
         seen = observation(
@@ -127,6 +138,11 @@ class PoolController:
         if self.fleet is not None:
             return self._pool.counts()
         return PoolCounts(serving=max((r.serving for r in readings), default=0))
+
+    @property
+    def starting(self) -> bool:
+        """A replica was asked for, and is not ready yet."""
+        return bool(self._asked)
 
     # What time it is, in between.
 

@@ -41,6 +41,7 @@ class Autoscaler:
         self._saved = self._clock()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._held = False
 
     async def start(self) -> None:
         """Adopt what an earlier life left, and begin to tick."""
@@ -48,6 +49,18 @@ class Autoscaler:
             if controller.fleet is not None:
                 controller.adopt(await controller.fleet.adopt(controller))
         self._task = self._loop.create_task(self._run())
+
+    @property
+    def held(self) -> bool:
+        """The sizes stay as they are, by an operator's word."""
+        return self._held
+
+    def hold(self, *, on: bool) -> None:
+        """Let all pools keep to their last plan until further notice, or go on by themselves."""
+        self._held = on
+        for controller in self.controllers:
+            controller.hold(on=on)
+        log.warning("scaling is held by an operator" if on else "scaling goes on")
 
     async def stop(self) -> None:
         """Tick no more, keep what was learnt; end the replicas unless they are to be kept."""

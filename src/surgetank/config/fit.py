@@ -62,6 +62,12 @@ def _check_replicas(config: Config, source: Source) -> None:
         addresses.append(check_url(replica.url, (*here, "url"), source))
         check_printable(replica.model, (*here, "model"), source)
         check_printable(replica.id, (*here, "id"), source)
+        if replica.ca_file is not None:
+            check_file(replica.ca_file, (*here, "ca_file"), source)
+        if not replica.url.lower().startswith("https://"):
+            for name in ("ca_file", "server_name"):
+                if getattr(replica, name) is not None:
+                    source.refuse((*here, name), "is for https replicas: this one's url is http")
         check_key_variable(replica.api_key_env, (*here, "api_key_env"), source)
     check_unique(("replicas",), ("url",), addresses, source)
     ids = [r.id or address for r, address in zip(config.replicas, addresses, strict=True)]
@@ -133,4 +139,11 @@ def _check_files(config: Config, source: Source) -> None:
         if other != path and {other[-1], path[-1]} != {"token_file"}:
             problem = f"= {shown(name)}: is the file of {'.'.join(map(str, other))} too"
             source.refuse(path, problem)
+    largest, total = config.records.max_file_bytes, config.records.max_total_bytes
+    if largest is not None and total is not None and total < largest:
+        source.refuse(
+            ("records", "max_total_bytes"),
+            f"= {total}: must be >= records.max_file_bytes = {largest}",
+        )
     check_key_variable(config.auth.hmac_secret_env, ("auth", "hmac_secret_env"), source)
+    check_key_variable(config.admin.token_env, ("admin", "token_env"), source)

@@ -44,18 +44,18 @@ def is_variable(name: str) -> bool:
 
 
 def check_url(url: str, path: Path, source: Source) -> str:
-    """Return the address in one spelling. It is http://HOST:PORT and nothing else."""
-    example = "must be http://HOST:PORT, such as http://10.0.0.5:8000"
+    """Return the address in one spelling. It is http(s)://HOST:PORT and nothing else."""
+    example = "must be http://HOST:PORT or https://HOST:PORT, such as http://10.0.0.5:8000"
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         source.refuse(path, f"= {shown(url)}: {example}")
-    if parts.scheme == "https":
-        example = "https is not supported yet: use http inside a private network"
     # What urlsplit forgives (white space, an upper-case scheme) is refused by building it anew.
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if url.lower().rstrip("/") != f"http://{authority}" or not port or not is_host(host):
+    built = f"{parts.scheme}://{authority}"
+    known = parts.scheme in {"http", "https"}
+    if not known or url.lower().rstrip("/") != built or not port or not is_host(host):
         source.refuse(path, f"= {shown(url)}: {example}")
     return authority
 

@@ -23,7 +23,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from surgetank.errors import ConfigError
+from surgetank.gateway.admin_connection import AdminConnection
 from surgetank.gateway.observation import SCHEMA, GatewayObserver
+from surgetank.gateway.operations import Controls, Operations, refused
 from surgetank.gateway.server import Gateway
 from surgetank.gateway.spec import AdminSpec
 
@@ -49,13 +51,17 @@ class AdminServer:
         observer: GatewayObserver,
         decisions: Decisions | None = None,
         token: str | None = None,
+        listener: socket.socket | None = None,
+        controls: Controls = Controls(),  # noqa: B008 - frozen
     ) -> None:
+        self._listener = listener
         self._gateway = gateway
         self._spec = spec
         self._observer = observer
         self._decisions = decisions
-        self._token = token
+        self.token = token
         self._drained: dict[str, bool] = {}
+        self._operations = Operations(gateway, controls, self._drained)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +71,9 @@ class AdminServer:
         if wanted is None:
             return None
         try:
-            sock = socket.create_server((host, wanted), family=_family(host), backlog=128)
+            sock = self._listener or socket.create_server(
+                (host, wanted), family=_family(host), backlog=128
+            )
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(f"admin.port = {wanted}: cannot listen on {host}: {reason}") from None
@@ -76,6 +84,8 @@ class AdminServer:
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
+            http=AdminConnection,
+            ws="none",
         )
         self._server = _Server(config)
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[sock]))
@@ -97,8 +107,10 @@ class AdminServer:
                 Route("/observation", self._read(self._observation)),
                 Route("/decisions", self._read(self._decided)),
                 Route("/replicas", self._read(self._replicas)),
-                Route("/replicas", self._change, methods=["POST"]),
-            ]
+                Route("/replicas", self._guard(self._change), methods=["POST"]),
+                *self._operations.routes(self._read, self._guard),
+            ],
+            exception_handlers={404: _no_route, 405: _no_route},
         )
 
     # Health and metrics: open to whoever reaches the listener.
@@ -109,13 +121,9 @@ class AdminServer:
     async def _ready(self, _: Request) -> Response:
         gateway = self._gateway
         replicas = {t.id: "ready" if t.ready else "not ready" for t in gateway.fleet}
-        state = "no replica is ready"
-        if gateway.draining:
-            state = "draining"
-        elif gateway.fleet.ready:
-            state = "ready"
-        body = {"status": state, "replicas": replicas}
-        return JSONResponse(body, status_code=200 if state == "ready" else 503)
+        unready = gateway.unready
+        body = {"status": unready or "ready", "replicas": replicas}
+        return JSONResponse(body, status_code=503 if unready else 200)
 
     async def _metrics(self, _: Request) -> Response:
         self._gateway.ledger.book()
@@ -128,10 +136,10 @@ class AdminServer:
 
     def _read(self, handler: _Handler) -> _Handler:
         async def guarded(request: Request) -> Response:
-            if self._token is None and not _is_loopback(self._spec.host):
-                return _refused(403, "set admin.token_file to show this beyond this machine")
-            if self._token is not None and not self._has_token(request):
-                return _refused(401, "the admin token is needed: Authorization: Bearer TOKEN")
+            if self.token is None and not _is_loopback(self._spec.host):
+                return refused(403, "set admin.token_file to show this beyond this machine")
+            if self.token is not None and not self._has_token(request):
+                return refused(401, "the admin token is needed: Authorization: Bearer TOKEN")
             return await handler(request)
 
         return guarded
@@ -139,7 +147,7 @@ class AdminServer:
     def _has_token(self, request: Request) -> bool:
         told = request.headers.getlist("authorization")
         scheme, _, given = (told[0] if len(told) == 1 else "").partition(" ")
-        wanted = (self._token or "").encode()
+        wanted = (self.token or "").encode()
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), wanted)
 
     async def _observation(self, _: Request) -> Response:
@@ -147,10 +155,10 @@ class AdminServer:
 
     async def _decided(self, request: Request) -> Response:
         if self._decisions is None:
-            return _refused(404, "no autoscaler runs in this process")
+            return refused(404, "no autoscaler runs in this process")
         after = request.query_params.get("after", "0")
         if not after.isdigit() or len(after) > 15:
-            return _refused(400, "after must be a number, as `next` gave it")
+            return refused(400, "after must be a number, as `next` gave it")
         following, lines = self._decisions(int(after))
         return JSONResponse({"v": SCHEMA, "next": following, "lines": lines})
 
@@ -165,22 +173,35 @@ class AdminServer:
 
     # Changes: never without the token.
 
+    def _guard(self, handler: _Handler) -> _Handler:
+        async def guarded(request: Request) -> Response:
+            if self.token is None:
+                return refused(403, "set admin.token_file to let anybody change anything here")
+            if not self._has_token(request):
+                return refused(401, "the admin token is needed: Authorization: Bearer TOKEN")
+            size = request.headers.get("content-length", "0")
+            if (
+                not size.isdigit()
+                or int(size) > _MAX_BODY
+                or "transfer-encoding" in request.headers
+            ):
+                return refused(413, f"a body of {_MAX_BODY} bytes at most, with its Content-Length")
+            return await handler(request)
+
+        return guarded
+
     async def _change(self, request: Request) -> Response:
-        if self._token is None:
-            return _refused(403, "set admin.token_file to let an autoscaler change the fleet")
-        if not self._has_token(request):
-            return _refused(401, "the admin token is needed: Authorization: Bearer TOKEN")
         body = await _object(request)
         replica, action = body.get("replica"), body.get("do")
         if not isinstance(replica, str) or not 0 < len(replica) <= 256:
-            return _refused(400, "replica must be a name")
+            return refused(400, "replica must be a name")
         if action not in _ACTIONS:
-            return _refused(400, f"do must be one of {', '.join(_ACTIONS)}")
+            return refused(400, f"do must be one of {', '.join(_ACTIONS)}")
         fleet = self._gateway.fleet
         if action == "add":
             url, model = body.get("url"), body.get("model")
             if not isinstance(url, str) or not _is_address(url) or not isinstance(model, str):
-                return _refused(400, "add needs url (http://HOST:PORT) and model")
+                return refused(400, "add needs url (http(s)://HOST:PORT) and model")
             fleet.add(replica, url, model)
         elif action == "drain":
             self._drained[replica] = False
@@ -219,7 +240,7 @@ async def _object(request: Request) -> dict[str, Any]:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and bool(parts.port)
     except ValueError:
         return False
 
@@ -235,6 +256,8 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _refused(status: int, message: str) -> Response:
-    headers = {"www-authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"error": {"message": message}}, status_code=status, headers=headers)
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    if status == 405:
+        return refused(405, f"{request.url.path} does not take {request.method}")
+    return refused(404, "no such route")

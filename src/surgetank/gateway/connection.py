@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Callable
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, cast
 
@@ -17,7 +18,11 @@ from surgetank.gateway.listing import is_of_models, models_answer
 from surgetank.gateway.relay import Exchange
 from surgetank.gateway.room import MOST_TURNED_AWAY
 from surgetank.policy.request import Outcome, Request
+from surgetank.wire.chunked import ChunkedDecoder
+from surgetank.wire.dialect import error_for
+from surgetank.wire.head import BAD_UPSTREAM
 from surgetank.wire.http1 import LAST_CHUNK, ProtocolError, RequestHead, RequestParser
+from surgetank.wire.native_body import ANTHROPIC_ROUTES, NATIVE_ROUTES, parse_native
 from surgetank.wire.openai import ROUTES, BadRequest, parse_request
 
 if TYPE_CHECKING:
@@ -30,6 +35,10 @@ _CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _TRACE: Final = (b"traceparent", b"tracestate")
 _SECONDS: Final = re.compile(rb"[0-9]+(?:\.[0-9]+)?")
 _new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
+_Hints = tuple[bytes | None, int, float | None, bytes]
+_NO_HINTS: Final[_Hints] = (None, 0, None, b"")
+_EARLY: Final = {401: Outcome.UNAUTHORIZED, 429: Outcome.QUEUE_BYTES, 503: Outcome.SHUTDOWN}
+_SERVED: Final = ROUTES | NATIVE_ROUTES
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -37,9 +46,9 @@ class ClientConnection(asyncio.Protocol):
     """One client's connection."""
 
     __slots__ = (
-        "_backlog", "_closing", "_deadline", "_exchange", "_gateway", "_head", "_held",
-        "_keep_alive", "_key", "_lingering", "_parser", "_paused", "_phase", "_pieces", "_ring",
-        "_tenant", "_timer", "_timer_at", "_transport", "_version", "_write_timer",
+        "_backlog", "_closing", "_deadline", "_exchange", "_gateway", "_head", "_held", "_hints",
+        "_keep_alive", "_key", "_let_in", "_lingering", "_parser", "_paused", "_phase", "_pieces",
+        "_ring", "_tenant", "_timer", "_timer_at", "_transport", "_version", "_write_timer",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway) -> None:
@@ -60,6 +69,8 @@ class ClientConnection(asyncio.Protocol):
         self._tenant = ""
         self._key = b""  # the Authorization header that `_tenant` was told by, and the ring
         self._ring: KeyRing | None = None
+        self._let_in = False  # the last head was: so is one that repeats it
+        self._hints = _NO_HINTS
         self._pieces: list[bytes] = []
         self._held = 0  # bytes of a body that is still coming
         self._keep_alive = True
@@ -112,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering or self._closing:
             return
-        if self._exchange is not None:
+        if self._exchange is not None or self._paused:
             self._backlog += data
             if len(self._backlog) > _MAX_PIPELINED and self._transport is not None:
                 self._transport.pause_reading()
@@ -134,6 +145,8 @@ class ClientConnection(asyncio.Protocol):
             self._write_timer = None
         if self._exchange is not None:
             self._exchange.resume()
+        elif self._backlog:
+            self._take_backlog()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -142,7 +155,14 @@ class ClientConnection(asyncio.Protocol):
     def drain(self) -> None:
         """Close when idle; a request under way is answered first."""
         self._keep_alive = False
-        if self._exchange is None and not self._parser.started and self._transport is not None:
+        # One that has not asked for anything yet may be about to: its first request is on its way.
+        fresh = self._gateway.hands_over and not self._tenant
+        if (
+            self._exchange is None
+            and not self._parser.started
+            and self._transport is not None
+            and not fresh
+        ):
             self._closing = True
             self._transport.close()
 
@@ -242,13 +262,25 @@ class ClientConnection(asyncio.Protocol):
                 self._arm("head", listen.head_timeout)
             return False
         self._head = head
+        gateway = self._gateway
+        if (
+            self._parser.repeats
+            and self._let_in
+            and self._ring is gateway.keys
+            and not gateway.draining
+        ):
+            self._keep_alive = head.keep_alive
+            return True
+        self._let_in = False
         self._version = head.version_minor
-        self._keep_alive = head.keep_alive and not self._gateway.draining
+        self._keep_alive = head.keep_alive and not gateway.draining
         refused = self._refusal_by_head(head)
         if refused is not None:
-            self._gateway.metrics.rejected += 1
+            gateway.metrics.rejected += 1
             self._refuse(*refused)
             return False
+        self._let_in = True
+        self._hints = _hints_of(head.fields)
         if not self._parser.done:
             self._arm("body", listen.body_timeout)
             if head.expect_continue and self._transport is not None and not self._pieces:
@@ -257,7 +289,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refusal_by_head(self, head: RequestHead) -> tuple[int, bytes, bytes] | None:
         gateway = self._gateway
-        allowed = "POST" if head.path in ROUTES else "GET" if is_of_models(head.path) else None
+        allowed = "POST" if head.path in _SERVED else "GET" if is_of_models(head.path) else None
         if allowed is None:
             return replies.plain_error(
                 404, "no such route", code="not_found"
@@ -267,13 +299,14 @@ class ClientConnection(asyncio.Protocol):
                 405, f"{head.path} takes {allowed}", code="method_not_allowed"
             )
             return status, headers + b"allow: %b\r\n" % allowed.encode(), body
-        if not self._is_let_in(head.fields.get(b"authorization")):
+        told = head.fields.get(b"authorization")
+        if not self._is_let_in(_other_key(head) if told is None else told):
             gateway.metrics.unauthorized += 1
             status, headers, body = replies.plain_error(
                 401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key"
             )
             return status, headers + replies.CHALLENGE, body
-        if gateway.draining:
+        if gateway.draining and not gateway.hands_over:
             return self._shutting_down()
         return None
 
@@ -295,29 +328,28 @@ class ClientConnection(asyncio.Protocol):
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         gateway = self._gateway
         assert head is not None  # noqa: S101 (a complete message has a head)
-        own_id, path, named = gateway.next_id(), head.path, head.fields
-        shown_id = named.get(b"x-request-id")
-        if shown_id is None or not _CLIENT_ID.fullmatch(shown_id):
-            shown_id = own_id.encode()
+        own_id, path = gateway.next_id(), head.path
+        client_id, client_retry, patience, trace = self._hints
+        shown_id = client_id or own_id.encode()
         self._parser.reset()
         self._head = None
         self._pieces = []
         if self._held:
             self._let_go()
-        if path not in ROUTES:
+        if path not in _SERVED:
             names, created = gateway.fleet.models(), int(gateway.wall_offset)
             self._write_early(*models_answer(path, names, created), shown_id)
             return
         try:
-            parsed = parse_request(path, body)
+            parsed = parse_request(path, body) if path in ROUTES else parse_native(path, body)
         except BadRequest as error:
             gateway.metrics.rejected += 1
-            self._write_early(
-                *replies.bad_request(error.status, error.message, error.param, error.code), shown_id
+            self._note(head, shown_id, error.status)
+            status, headers, told = replies.bad_request(
+                error.status, error.message, error.param, error.code
             )
+            self._write_early(status, headers, error_for(path, status, told), shown_id)
             return
-        retry = named.get(b"x-stainless-retry-count")
-        patience = named.get(b"x-stainless-read-timeout")
         fields = (
             own_id,
             self._tenant,
@@ -332,18 +364,17 @@ class ClientConnection(asyncio.Protocol):
             path,
             parsed.stream,
             parsed.session,
-            0 if retry is None else _small_int(retry),
+            client_retry,
             None,  # no TTFT objective of its own
-            # The client gives up when it has read nothing for so long: it is told a little before.
-            None if patience is None else _seconds(patience, share=0.9),
+            patience,
             None,  # the tenant's own total time
         )
         request = _new(Request, fields)
-        trace = b""
-        if b"traceparent" in named or b"tracestate" in named:
-            trace = b"".join([b"%b: %b\r\n" % (x, named[x]) for x in _TRACE if x in named])
         exchange = Exchange(gateway, self, request, parsed, shown_id, trace)
         self._exchange = exchange
+        if path in NATIVE_ROUTES:
+            exchange.offer_native()
+            return
         counter = gateway.fleet.counter(parsed) if gateway.fleet.counts else None
         if counter is None:
             exchange.offer()
@@ -360,6 +391,7 @@ class ClientConnection(asyncio.Protocol):
         return replies.CHUNKED if self._keep_alive else replies.CHUNKED + replies.CLOSE
 
     def start_stream(self, head: bytes, payload: bytes) -> None:
+        self._parser.forget()
         if self._transport is not None:
             self._transport.write(head + self._framed(payload))
 
@@ -369,6 +401,17 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.write(b"%x\r\n%b\r\n" % (len(payload), payload))
             else:
                 self._transport.write(payload)
+
+    def chunk_writer(self) -> Callable[[bytes], object]:
+        """Give what writes whole chunks that have their frames already, while this is open."""
+        if self._version and self._transport is not None:
+            return self._transport.write
+        return self._write_unframed
+
+    def _write_unframed(self, data: bytes) -> None:
+        if self._transport is not None:
+            decoder = ChunkedDecoder(self._gateway.limits, BAD_UPSTREAM)
+            self._transport.write(decoder.feed(data))
 
     def _framed(self, payload: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(payload), payload) if self._version and payload else payload
@@ -412,6 +455,8 @@ class ClientConnection(asyncio.Protocol):
     def _take_backlog(self) -> None:
         if self._transport is None or self._closing or self._exchange is not None:
             return
+        if self._paused:
+            return  # answers nobody reads would gather: the next request waits for its reader
         data, self._backlog = self._backlog, b""
         self._transport.resume_reading()
         self._feed(data)
@@ -423,7 +468,19 @@ class ClientConnection(asyncio.Protocol):
         shown_id = head.get(b"x-request-id") if head is not None else None
         if shown_id is None or not _CLIENT_ID.fullmatch(shown_id):
             shown_id = self._gateway.next_id().encode()
+        if head is not None:
+            self._note(head, shown_id, status)
+            body = error_for(head.path, status, body)
         self._write_early(status, headers, body, shown_id)
+
+    def _note(self, head: RequestHead, shown_id: bytes, status: int) -> None:
+        """Book a request to a route that never became an exchange."""
+        if head.path not in _SERVED:
+            return
+        told = head.fields.get(b"authorization")
+        tenant = self._gateway.tenant_of(_other_key(head) if told is None else told) or ""
+        outcome = _EARLY.get(status, Outcome.INVALID)
+        self._gateway.ledger.refuse(shown_id, tenant, head.path, outcome, status)
 
     def _write_early(self, status: int, headers: bytes, body: bytes, shown_id: bytes) -> None:
         """Answer what never became an exchange."""
@@ -442,6 +499,31 @@ class ClientConnection(asyncio.Protocol):
             self._gateway.loop.call_later(_LINGER, self.abort)
         else:
             transport.close()
+
+
+def _hints_of(fields: dict[bytes, bytes]) -> _Hints:
+    """Read what a head tells of its request: id, retries so far, patience (seconds), trace."""
+    client_id = fields.get(b"x-request-id")
+    if client_id is not None and not _CLIENT_ID.fullmatch(client_id):
+        client_id = None
+    retry = fields.get(b"x-stainless-retry-count")
+    patience = fields.get(b"x-stainless-read-timeout")
+    trace = b""
+    if b"traceparent" in fields or b"tracestate" in fields:
+        trace = b"".join([b"%b: %b\r\n" % (x, fields[x]) for x in _TRACE if x in fields])
+    return (
+        client_id,
+        0 if retry is None else _small_int(retry),
+        # The client gives up when it has read nothing for so long: it is told a little before.
+        None if patience is None else _seconds(patience, share=0.9),
+        trace,
+    )
+
+
+def _other_key(head: RequestHead) -> bytes | None:
+    """Return the x-api-key of Anthropic's clients as the Authorization it stands for."""
+    key = head.fields.get(b"x-api-key") if head.path in ANTHROPIC_ROUTES else None
+    return None if key is None else b"Bearer " + key
 
 
 def _small_int(value: bytes) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
-from surgetank.policy.flow import FlowControl, RetryCause
+from surgetank.policy.flow import FlowControl, FlowSettings, RetryCause
 from surgetank.policy.journal import Journal
 from surgetank.policy.replica import Replica, Signals
 from surgetank.policy.request import Outcome, Request, Usage
@@ -92,6 +92,10 @@ class Driver:
 
     def observe(self, replica_id: str, signals: Signals) -> None:
         self._carry_out(self._inputs.observe(replica_id, signals, self._now()))
+
+    def reconfigure(self, settings: FlowSettings) -> None:
+        """Raises ValueError, with nothing changed, for settings that do not fit together."""
+        self._carry_out(self._inputs.reconfigure(settings, self._now()))
 
     # Replicas on their way out.
 

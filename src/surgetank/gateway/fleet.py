@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,24 +18,30 @@ from surgetank.adapters.engines import (
     DIALECTS,
     Dialect,
     EngineFacts,
+    Health,
     count_prompt_tokens,
     health,
     parse_signals,
     probe,
     unknown_signals,
 )
-from surgetank.adapters.http import FetchError, fetch
+from surgetank.adapters.http import FetchError, Tls, fetch, tls
 from surgetank.errors import ConfigError
 from surgetank.gateway.driver import Driver
 from surgetank.gateway.metrics import Metrics, ReplicaGauges
+from surgetank.gateway.native import NativeRoutes
 from surgetank.gateway.spec import ReplicaSpec, UpstreamSpec
 from surgetank.gateway.upstream import Pool
+from surgetank.policy.outlier import Outlier
 from surgetank.policy.replica import Replica, Role
 from surgetank.wire.http1 import Limits
 from surgetank.wire.openai import Body
 
 log = logging.getLogger("surgetank.fleet")
 
+_DESCRIBED: Final = (  # settings of a replica that say what it is, not where
+    "model", "dialect", "slots", "kv_tokens", "block_size", "preempts", "max_context",
+)  # fmt: skip
 _GONE_AFTER: Final = 3  # failed health checks in a row: what waits for it is asked elsewhere
 
 
@@ -56,14 +62,27 @@ class Target:
     frees_on_disconnect: bool = True
     next_scrape: float = 0.0
     attached: bool = True  # it is sent requests
+    leaving: bool = False  # the configuration names it no more: it goes with its last stream
+    facts: EngineFacts | None = None  # what it said of itself
     last_ready: float = 0.0
     replica: Replica | None = None  # what it is, once it has been asked
     watcher: asyncio.Task[None] | None = None
+    routes: dict[str, bool] = field(default_factory=dict)  # beside completions: has it this one?
+    tls: Tls | None = None
+    outlier: Outlier = field(default_factory=Outlier)
+    health: Health | None = None  # what it said last
+    been_ready: bool = False
 
     @property
     def serving(self) -> bool:
         """It is well and gets requests."""
         return self.ready and self.attached
+
+    @property
+    def state(self) -> str:
+        if self.leaving:
+            return "leaving"
+        return "serving" if self.attached else "standby"
 
 
 class Fleet:
@@ -83,22 +102,26 @@ class Fleet:
         self._targets: dict[str, Target] = {}
         self._running = False
         self._counters: dict[str, Target] = {}  # by model: who counts its prompts
+        self.routes = NativeRoutes(self, timeout=spec.health_timeout)
         self.counts = False  # some engine counts
         self.gone: Callable[[str], None] = lambda _id: None
+        self.stranded: Callable[[str], None] = lambda _model: None
+        self.expects: Callable[[str], bool] = lambda _model: False  # a replica is being started
+        self._lost: dict[str, asyncio.TimerHandle] = {}  # models without a replica
         self.unresponsive: Callable[[str, str], None] = lambda _id, _why: None
-        for replica in replicas:
-            target = self._new_target(replica, attached=True)
-            if target.id in self._targets:
-                raise ConfigError(f"replicas: two have the id {target.id}; give each its own id")
-            self._targets[target.id] = target
+        self.news = asyncio.Event()  # set when a replica serves
+        self._targets.update(self.prepare(spec, replicas))
+        self._configured = frozenset(self._targets)
 
     def _new_target(self, spec: ReplicaSpec, *, attached: bool) -> Target:
         parts = urlsplit(spec.url)
-        host, port = parts.hostname or "", parts.port or 80
+        scheme = parts.scheme or "http"
+        host, port = parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        trust = _trust(spec) if scheme == "https" else None
         return Target(
             id=spec.id or authority,
-            url=f"http://{authority}",
+            url=f"{scheme}://{authority}",
             authority=authority.encode("ascii"),
             authorization=_upstream_key(spec),
             pool=Pool(
@@ -108,13 +131,85 @@ class Fleet:
                 connect_timeout=self._spec.connect_timeout,
                 idle_timeout=self._spec.idle_timeout,
                 max_idle=self._spec.max_idle_connections,
+                tls=trust,
             ),
+            tls=trust,
             spec=spec,
             model=spec.model or "",
             wake=asyncio.Event(),
             attached=attached,
             last_ready=self._clock(),
         )
+
+    # The configuration, when it is read anew.
+
+    def prepare(self, spec: UpstreamSpec, replicas: Iterable[ReplicaSpec]) -> dict[str, Target]:
+        """Make the replicas of a configuration, by id, without changing anything yet.
+
+        Raises ConfigError for two of one id, and for a key that is in no variable.
+        """
+        made: dict[str, Target] = {}
+        before, self._spec = self._spec, spec
+        try:
+            for replica in replicas:
+                target = self._new_target(replica, attached=True)
+                if target.id in made:
+                    raise ConfigError(
+                        f"replicas: two have the id {target.id}; give each its own id"
+                    )
+                made[target.id] = target
+        finally:
+            self._spec = before
+        return made
+
+    def reconfigure(self, spec: UpstreamSpec, wanted: dict[str, Target]) -> None:
+        """Be what `prepare` made: what is new joins, what is named no more drains, then leaves.
+
+        One that is only described anew goes on with its streams; so do those of one whose address
+        has changed, while the new one takes its place. Replicas that an autoscaler added stay.
+        """
+        self._spec = spec
+        for target in self._targets.values():
+            target.pool.retune(
+                connect_timeout=spec.connect_timeout,
+                idle_timeout=spec.idle_timeout,
+                max_idle=spec.max_idle_connections,
+            )
+        for name in self._configured - wanted.keys():
+            target = self._targets[name]
+            target.leaving = True
+            log.info("replica %s is named no more: it drains, then leaves", name)
+            self.drain(name, self.remove)
+        for name, fresh in wanted.items():
+            known = self._targets.get(name)
+            if known is None:
+                self._take_in(fresh)
+                continue
+            if known.leaving:  # named again before its last stream ended
+                known.leaving = False
+                self.attach(name)
+            if known.spec != fresh.spec:
+                self._change(known, fresh)
+        self._configured = frozenset(wanted)
+
+    def _take_in(self, target: Target) -> None:
+        self._targets[target.id] = target
+        if self._running:
+            self._start_watching(target)
+
+    def _change(self, known: Target, fresh: Target) -> None:
+        if _reached_alike(known.spec, fresh.spec):
+            known.spec, model = fresh.spec, known.model
+            if known.facts is not None:
+                self._describe(known, known.facts)
+                self._lost_one(model)  # it may serve another one now
+            return
+        fresh.attached = known.attached
+        self._take_out(known)
+        if known.watcher is not None:
+            known.watcher.cancel()
+        known.pool.retire()
+        self._take_in(fresh)
 
     # Replicas that come and go (see autoscaler.ports.Routing).
 
@@ -126,9 +221,7 @@ class Fleet:
                 return
             self.remove(replica)
         spec = ReplicaSpec(url=url, id=replica, model=model)
-        target = self._targets[replica] = self._new_target(spec, attached=False)
-        if self._running:
-            self._start_watching(target)
+        self._take_in(self._new_target(spec, attached=False))
 
     def attach(self, replica: str) -> None:
         """Send it requests from now on, also after `detach` or `drain` (which is then off)."""
@@ -146,6 +239,7 @@ class Fleet:
         if target is not None and target.attached:
             target.attached = False
             self._driver.leave(replica)
+            self._lost_one(target.model)
 
     def drain(self, replica: str, drained: Callable[[str], None]) -> None:
         """Send it no more, and say so once its last stream has ended."""
@@ -157,6 +251,7 @@ class Fleet:
         self.detach(replica)
         self._driver.forget_drain(replica)
         target = self._targets.pop(replica, None)
+        self._configured -= {replica}
         if target is None:
             return
         if target.watcher is not None:
@@ -212,7 +307,7 @@ class Fleet:
                 {
                     "id": target.id,
                     "url": target.url,
-                    "state": "serving" if target.attached else "standby",
+                    "state": target.state,
                     "ready": target.ready,
                     "in_flight": view.in_flight if view else 0,
                     "limit": view.limit if view else None,
@@ -230,6 +325,11 @@ class Fleet:
     def ready(self) -> bool:
         return any(t.serving for t in self._targets.values())
 
+    def unserved(self, models: Iterable[str]) -> list[str]:
+        """Return those of `models` that no replica serves now."""
+        served = set(self.models())
+        return [name for name in models if name not in served]
+
     def start(self) -> None:
         self._running = True
         for target in self._targets.values():
@@ -240,6 +340,8 @@ class Fleet:
 
     async def stop(self) -> None:
         self._running = False
+        for timer in self._lost.values():
+            timer.cancel()
         watchers = [t.watcher for t in self._targets.values() if t.watcher is not None]
         for watcher in watchers:
             watcher.cancel()
@@ -267,19 +369,49 @@ class Fleet:
             body.members,
             timeout=self._spec.health_timeout,
             headers=_auth(target),
+            tls=target.tls,
         )
 
     async def is_well(self, target: Target) -> bool:
         """Ask one replica's health now."""
+        return await self._health(target) == "ready"
+
+    async def _health(self, target: Target) -> Health:
         timeout = self._spec.health_timeout
-        return await health(target.url, timeout=timeout, headers=_auth(target)) == "ready"
+        return await health(target.url, timeout=timeout, headers=_auth(target), tls=target.tls)
 
     def unreachable(self, replica_id: str, why: str) -> None:
         """No connection can be made: no more work for it until its health says ready."""
         self.distrust(replica_id, f"cannot connect: {why}")
         target = self._targets.get(replica_id)
         if target is not None:
+            self.suspect(target)
             self._take_out(target)
+
+    def suspect(self, target: Target) -> None:
+        """A request failed on it: out with it when that is no accident and others can do its work.
+
+        At most half of a model's replicas are out by this: where most requests fail, the requests
+        are at fault, or all replicas, and refusing everybody would help nobody.
+        """
+        now = self._clock()
+        if not target.outlier.failed() or not target.serving:
+            return
+        others = [t for t in self if t.model == target.model and t is not target]
+        out = 1 + sum(t.outlier.is_out(now) for t in others)
+        if 2 * out > len(others) + 1 or not any(t.serving for t in others):
+            return
+        seconds = target.outlier.put_out(now)
+        log.warning("replica %s: its requests fail: none for %g s", target.id, seconds)
+        self._take_out(target)
+
+    def trust(self, target: Target) -> None:
+        """A request ended well on it: forget its failures, and end its trial."""
+        on_trial = target.outlier.on_trial
+        target.outlier.cleared()
+        if on_trial and target.serving and target.replica is not None:
+            self._driver.leave(target.id)  # what was learnt of it was learnt with one request
+            self._driver.join(target.replica)
 
     def distrust(self, replica_id: str, why: str) -> None:
         """A call to it broke: ask its health now; one cut connection alone takes nothing out."""
@@ -297,13 +429,12 @@ class Fleet:
         failures = 0
         while True:
             try:
-                state = await health(
-                    target.url, timeout=self._spec.health_timeout, headers=_auth(target)
-                )
+                state = target.health = await self._health(target)
                 if state == "ready":
                     failures = 0
                     target.last_ready = self._clock()
-                    await self._bring_in(target)
+                    if not target.outlier.is_out(target.last_ready):
+                        await self._bring_in(target)
                     await self._scrape(target)
                 else:
                     failures += 1
@@ -335,40 +466,42 @@ class Fleet:
         if target.ready:
             return
         facts = await self._facts(target)
-        if facts is None:
+        if facts is None or target.ready:
             return
+        target.ready = True
+        self._describe(target, facts)
+
+    def _describe(self, target: Target, facts: EngineFacts) -> None:
+        """Take what it said of itself, as its settings have it, and let it serve if it may."""
+        target.facts = facts
+        facts = _as_told(target.spec, facts)
         replica = describe(target.id, target.spec, facts)
         target.dialect = DIALECTS[facts.dialect]
+        target.routes.clear()
         target.model = replica.model
         target.frees_on_disconnect = facts.frees_on_disconnect is not False
         target.replica = replica
         if target.dialect.counts_tokens:
             self._counters[replica.model] = target
             self.counts = True
-        target.ready = True
-        log.info(
-            "replica %s is ready: model %s, %s, slots %s, KV tokens %s",
-            *(target.id, replica.model, facts.dialect, replica.slots, replica.kv_tokens),
-        )
-        if target.attached:
-            self._driver.join(replica)
+        if target.ready:
+            target.been_ready = True
+            log.info(
+                "replica %s is ready: model %s, %s, slots %s, KV tokens %s",
+                *(target.id, replica.model, facts.dialect, replica.slots, replica.kv_tokens),
+            )
+        if target.serving:
+            trial = target.outlier.on_trial
+            self._driver.join(replace(replica, slots=1) if trial else replica)
+            self.news.set()
 
     async def _facts(self, target: Target) -> EngineFacts | None:
         timeout = self._spec.health_timeout
         try:
-            facts = await probe(target.url, timeout=timeout, headers=_auth(target))
+            return await probe(target.url, timeout=timeout, headers=_auth(target), tls=target.tls)
         except FetchError as error:
             log.warning("replica %s is healthy, but: %s", target.id, error)
             return None
-        if target.spec.dialect not in {"auto", facts.dialect}:
-            habits = DIALECTS[target.spec.dialect]
-            facts = replace(
-                facts,
-                dialect=habits.name,
-                preempts=habits.preempts,
-                frees_on_disconnect=habits.frees_on_disconnect,
-            )
-        return facts
 
     def _take_out(self, target: Target) -> None:
         if not target.ready:
@@ -378,6 +511,32 @@ class Fleet:
         log.warning("replica %s is not ready", target.id)
         if target.attached:
             self._driver.leave(target.id)
+            self._lost_one(target.model)
+
+    def _lost_one(self, model: str) -> None:
+        """Look in a while whether what waits for a model still waits for something."""
+        if self._running and model not in self._lost and not self._is_served(model):
+            loop = asyncio.get_running_loop()
+            delay = self._spec.lost_grace
+            self._lost[model] = loop.call_later(delay, self._look_for, model)
+
+    def _look_for(self, model: str) -> None:
+        del self._lost[model]
+        if self._is_served(model):
+            return
+        expected = any(self._is_expected(t) for t in self if t.model in {model, ""})
+        if expected or self.expects(model):
+            self._lost_one(model)
+        else:
+            self.stranded(model)
+
+    def _is_served(self, model: str) -> bool:
+        return any(t.serving for t in self if t.model == model)
+
+    def _is_expected(self, target: Target) -> bool:
+        """Whether it is about to serve: it loads, or stands by, or starts for the first time."""
+        starts = self._clock() - target.last_ready < self._spec.unresponsive_timeout
+        return target.health == "loading" or target.ready or (starts and not target.been_ready)
 
     async def _scrape(self, target: Target) -> None:
         """Read the engine's own metrics; what is missing stays unknown and is counted."""
@@ -389,7 +548,9 @@ class Fleet:
         text = ""
         try:
             url = target.url + dialect.metrics_path
-            answer = await fetch(url, timeout=self._spec.health_timeout, headers=_auth(target))
+            answer = await fetch(
+                url, timeout=self._spec.health_timeout, headers=_auth(target), tls=target.tls
+            )
             text = answer.text if answer.status == 200 else ""
         except FetchError as error:
             log.debug("replica %s: metrics: %s", target.id, error)
@@ -398,6 +559,25 @@ class Fleet:
             self._metrics.missing_signals[target.id, name] += 1
         if target.serving:
             self._driver.observe(target.id, signals)
+
+
+def _reached_alike(one: ReplicaSpec, other: ReplicaSpec) -> bool:
+    """Whether two settings differ in what a replica is at most, not in how it is reached."""
+    described = {name: getattr(other, name) for name in _DESCRIBED}
+    return replace(one, **described) == other
+
+
+def _as_told(spec: ReplicaSpec, facts: EngineFacts) -> EngineFacts:
+    """Give it the habits of the dialect that its settings name."""
+    if spec.dialect in {"auto", facts.dialect}:
+        return facts
+    habits = DIALECTS[spec.dialect]
+    return replace(
+        facts,
+        dialect=habits.name,
+        preempts=habits.preempts,
+        frees_on_disconnect=habits.frees_on_disconnect,
+    )
 
 
 def describe(replica_id: str, spec: ReplicaSpec, facts: EngineFacts) -> Replica:
@@ -414,6 +594,15 @@ def describe(replica_id: str, spec: ReplicaSpec, facts: EngineFacts) -> Replica:
         preempts=True if preempts is None else preempts,
         max_context=spec.max_context or facts.max_context,
     )
+
+
+def _trust(spec: ReplicaSpec) -> Tls:
+    """Build what an https replica is verified with. Raises ConfigError."""
+    try:
+        return tls(spec.ca_file, spec.server_name, verify=spec.verify_certificate)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"replicas: {spec.url}: ca_file = {spec.ca_file}: {reason}") from None
 
 
 def _upstream_key(spec: ReplicaSpec) -> bytes | None:

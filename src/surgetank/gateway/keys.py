@@ -155,12 +155,16 @@ def make_secret(path: Path) -> None:
 
 def read_keys(path: Path) -> tuple[StoredKey, ...]:
     """Read the keys of a file in its order; blank lines and comment lines are skipped."""
+    return _parse_keys(path, read_private(path))
+
+
+def _parse_keys(path: Path, text: str) -> tuple[StoredKey, ...]:
     keys: dict[str, StoredKey] = {}
-    for number, line in enumerate(read_private(path).splitlines(), 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
             continue
-        match = _LINE.fullmatch(text)
+        match = _LINE.fullmatch(stripped)
         if match is None:
             # The line is not shown: somebody may have put a raw key there.
             raise InputError(f"{path}, line {number}: expected TENANT hmac-sha256:64_HEX_DIGITS")
@@ -172,7 +176,10 @@ def read_keys(path: Path) -> tuple[StoredKey, ...]:
 
 
 def add_key(path: Path, tenant: str, key: str, secret: bytes, *, comment: str = "") -> StoredKey:
-    """Append the key's digest; the file is replaced as a whole, so a reader sees old or new."""
+    """Append the key's digest; the file is replaced as a whole, so a reader sees old or new.
+
+    Raises InputError for a file that a gateway would refuse: the key would be of no use.
+    """
     if _TENANT.fullmatch(tenant) is None:
         raise InputError(
             f"tenant {tenant!r}: use letters, digits and . _ @ : / - (128 at most, a letter or "
@@ -182,7 +189,10 @@ def add_key(path: Path, tenant: str, key: str, secret: bytes, *, comment: str = 
         raise InputError("comment: must be one line of printable text")
     stored = StoredKey(tenant, digest_of(key, secret), comment.strip())
     with _locked(path):
-        text = read_private(path) if path.exists() else ""
+        text = ""
+        if path.exists():
+            text = read_private(path)
+            _parse_keys(path, text)
         if text and not text.endswith("\n"):
             text += "\n"
         _replace(path, text + stored.to_line())
@@ -215,9 +225,12 @@ def read_private(path: Path) -> str:
     """Read the text of a file that only its owner may read.
 
     Mode and owner are those of the opened file, so a swap between look and read changes nothing.
+    A credential of a service manager may be root's with an access list for this user, which shows
+    in its mode as the group's right to read.
     """
+    allowed = 0o740 if _is_credential(path) else 0o700
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{path}: is not a regular file")
@@ -226,7 +239,7 @@ def read_private(path: Path) -> str:
                     f"{path}: belongs to user {status.st_uid}: must belong to user {os.geteuid()}, "
                     f"who runs this, or to root"
                 )
-            if mode := stat.S_IMODE(status.st_mode) & 0o077:
+            if mode := stat.S_IMODE(status.st_mode) & 0o077 & ~allowed:
                 raise InputError(
                     f"{path}: others may access it (mode {stat.S_IMODE(status.st_mode):04o}, "
                     f"{mode:03o} too many): run chmod 600 {path}"
@@ -236,6 +249,15 @@ def read_private(path: Path) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8 text") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO waits for who writes to it
+
+
+def _is_credential(path: Path) -> bool:
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")  # systemd's; see LoadCredential=
+    return bool(folder) and path.resolve().parent == Path(folder or "/").resolve()
 
 
 @contextmanager

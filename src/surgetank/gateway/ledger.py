@@ -11,14 +11,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from surgetank.adapters.records import record_line
+from surgetank.adapters.records import record_line, row_line, row_of
 from surgetank.gateway.account import Account
 from surgetank.gateway.metrics import Metrics
+from surgetank.policy.bucket import TokenBucket
 from surgetank.policy.flow import FlowControl
 from surgetank.policy.record import RequestRecord
+from surgetank.policy.request import Outcome
 
 _MOST: Final = 32  # booked in 0.1 ms: no stream waits for longer
 _SECONDS: Final = 0.05
+_STRANGERS: Final = 10.0  # records a second of requests without a valid key; ten times in a burst
 
 
 class Ledger:
@@ -45,6 +48,7 @@ class Ledger:
         self._loop = asyncio.get_running_loop()
         self._ended: list[Account] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._strangers = TokenBucket(_STRANGERS, 10 * _STRANGERS)
 
     def add(self, account: Account) -> None:
         """A request has ended, and its account is closed."""
@@ -71,12 +75,41 @@ class Ledger:
                 service[tenant] = self._flow.tier(tenant).name, self._flow.ttft_objective(tenant)
             if model not in models:
                 models[model] = self._known_model(model)
-            record = account.record(*service[tenant], wall_offset)
-            count(record, models[model])
+            row = row_of(account.row(*service[tenant], wall_offset))
+            count(row, models[model])
             if write is not None:
-                write(record_line(record))
+                write(row_line(row))
             for tell in self.observers:
-                tell(record)
+                tell(row)
+
+    def refuse(
+        self, shown_id: bytes, tenant: str, route: str, outcome: Outcome, status: int
+    ) -> None:
+        """Book a request to a route that was refused before admission could see it.
+
+        It is counted and recorded, but is no demand: observers are not told. Of those without a
+        valid key ("" as their tenant) at most `_STRANGERS` a second are recorded: whoever has no
+        key must not fill the disk, nor push out the records of those who have.
+        """
+        now = self._loop.time()
+        at = now + self._wall_offset
+        record = RequestRecord(
+            shown_id.decode("ascii"),
+            tenant=tenant,
+            tier=self._flow.tier(tenant).name if tenant else "",
+            route=route,
+            arrived=at,
+            ended=at,
+            outcome=outcome.value,
+            status=status,
+        )
+        self._metrics.count(record, "")
+        if self._write is None:
+            return
+        if tenant or self._strangers.reserve(1, now):
+            self._write(record_line(record))
+        else:
+            self._metrics.withheld += 1
 
     def close(self) -> None:
         """Book the last ones; nothing ends after this."""

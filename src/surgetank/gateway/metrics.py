@@ -92,13 +92,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.gap = Histogram()
-        self.note_gap = self.gap.add  # bound once: each running stream holds it
         self.replays = 0
         self.upstream_failures: dict[str, int] = defaultdict(int)
         self.missing_signals: dict[tuple[str, str], int] = defaultdict(int)
         self.unauthorized = 0
         self.rejected = 0
         self.turned_away = 0
+        self.withheld = 0
+        self.config_failed = False  # the last reading of the configuration could not be used
+        self.config_loaded = 0.0  # Unix seconds: when the one in force was read
         self._tenants: dict[tuple[str, str], PerTenant] = {}
 
     def of(self, tenant: str, model: str) -> PerTenant:
@@ -117,12 +119,19 @@ class Metrics:
         if record.output_tokens:
             cell.output_tokens += record.output_tokens
         arrived = record.arrived
+        # As Histogram.add has it: three calls less.
         if record.first_token is not None:
-            cell.ttft.add(record.first_token - arrived)
+            seconds, histogram = record.first_token - arrived, cell.ttft
+            histogram.counts[bisect_left(SECONDS, seconds)] += 1
+            histogram.sum += seconds
         if record.dispatched is not None:
-            cell.queue.add(record.dispatched - arrived)
+            seconds, histogram = record.dispatched - arrived, cell.queue
+            histogram.counts[bisect_left(SECONDS, seconds)] += 1
+            histogram.sum += seconds
         if record.ended is not None:
-            cell.total.add(record.ended - arrived)
+            seconds, histogram = record.ended - arrived, cell.total
+            histogram.counts[bisect_left(SECONDS, seconds)] += 1
+            histogram.sum += seconds
 
     def exposition(self, gauges: Gauges) -> bytes:
         """The Prometheus text format."""
@@ -177,6 +186,10 @@ class Metrics:
             "surgetank_connections_turned_away", "Connections beyond listen.max_connections.",
             value=self.turned_away,
         )  # fmt: skip
+        yield CounterMetricFamily(
+            "surgetank_records_withheld", "Requests without a valid key beyond those recorded.",
+            value=self.withheld,
+        )  # fmt: skip
         failures = CounterMetricFamily(
             "surgetank_upstream_failures", "Connections that failed.", labels=["replica"]
         )
@@ -189,6 +202,16 @@ class Metrics:
         for (replica, signal), count in self.missing_signals.items():
             missing.add_metric([replica, signal], count)
         yield from (failures, missing)
+        yield GaugeMetricFamily(
+            "surgetank_config_reload_failed",
+            "1 when the configuration read last could not be used.",
+            value=float(self.config_failed),
+        )
+        yield GaugeMetricFamily(
+            "surgetank_config_last_success_timestamp_seconds",
+            "When the configuration in force was read.",
+            value=self.config_loaded,
+        )
         yield from _gauge_families(gauges)
 
 

@@ -98,7 +98,7 @@ class GatewayObserver:
             "v": SCHEMA,
             "gateway": gateway.name,
             "now": now + wall,
-            "ready": gateway.fleet.ready and not gateway.draining,
+            "ready": not gateway.unready,
             "draining": gateway.draining,
             "tenants": tenants,
             "outcomes": dict(self._outcomes),

@@ -21,8 +21,11 @@ from surgetank.gateway.answers import (
 )
 from surgetank.policy.effect import Cancel, Dispatch, Refuse
 from surgetank.policy.request import ENDINGS, Outcome, Request, Usage
+from surgetank.wire.dialect import error_for, event_for
 from surgetank.wire.http1 import ResponseHead
-from surgetank.wire.openai import Assembler, Body, can_assemble, error_event
+from surgetank.wire.native_body import NATIVE_ROUTES, STREAMED_ROUTES
+from surgetank.wire.native_stream import NativeAssembler, NativeScanner
+from surgetank.wire.openai import Assembler, Body, can_assemble
 from surgetank.wire.sse import SseScanner
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ _DEAD: Final = frozenset({502, 504})
 _OURS: Final = frozenset({401, 403, 407, 408, 499})  # of the call, not of the client's request
 _UPSTREAM: Final = (
     b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-    b"x-request-id: %b\r\n%b\r\n%b"
+    b"x-request-id: %b\r\n%b\r\n"
 )
 
 
@@ -90,6 +93,27 @@ class Exchange:
     def offer_counted(self, counter: Target) -> None:
         """Have an engine count the prompt first, where room must be reserved for the worst case."""
         self._connecting = self._gateway.loop.create_task(self._count(counter))
+
+    def offer_native(self) -> None:
+        """Offer what is passed on as it is, when the engines of its model have its route."""
+        routes, model, route = self._gateway.fleet.routes, self.request.model, self.request.route
+        has = routes.known(model, route)
+        if has is None:
+            self._connecting = self._gateway.loop.create_task(self._ask_route())
+        else:
+            self._offer_if(has=has)
+
+    async def _ask_route(self) -> None:
+        has = await self._gateway.fleet.routes.ask(self.request.model, self.request.route)
+        self._connecting = None
+        self._offer_if(has=has)
+
+    def _offer_if(self, *, has: bool) -> None:
+        if has:
+            self.offer()
+            return
+        route = self.request.route
+        self._answer_outcome(Outcome.UNSUPPORTED, f"no engine here has {route}", status=404)
 
     async def _count(self, counter: Target) -> None:
         tokens = await self._gateway.fleet.count_tokens(counter, self._body)
@@ -165,6 +189,16 @@ class Exchange:
         self.drop_upstream()
         self._gateway.driver.retry(self.request.id, "failed", None)
 
+    def strand(self) -> None:
+        """No replica is left that it could wait for; what runs is told by its own connection."""
+        if self._ended or self._connection is not None or self._connecting is not None:
+            return
+        outcome = Outcome.NO_REPLICA
+        self._answer_outcome(
+            outcome, "the last one was lost, and none is expected", retry_after=5.0
+        )
+        self._gateway.driver.finish(self.request.id, outcome, None)
+
     def pause(self) -> None:
         if self._connection is not None:
             self._connection.pause()
@@ -178,8 +212,13 @@ class Exchange:
     def _streams_upstream(self, target: Target) -> bool:
         return self._body.stream or (not target.frees_on_disconnect and can_assemble(self._body))
 
+    def _may_be_sent_whole(self, target: Target) -> bool:
+        route = self.request.route
+        brief = route in NATIVE_ROUTES and route not in STREAMED_ROUTES  # no text is generated
+        return brief or self._streams_upstream(target)
+
     def _send(self, target: Target) -> None:
-        if not target.frees_on_disconnect and not self._streams_upstream(target):
+        if not target.frees_on_disconnect and not self._may_be_sent_whole(target):
             # Such an engine goes on for a client that has left, in room that is given away.
             self._answer_outcome(
                 Outcome.UNSUPPORTED, "this engine serves it only with stream: true"
@@ -191,7 +230,7 @@ class Exchange:
             self._connecting = self._gateway.loop.create_task(self._connect(target))
             return
         self._connection = connection
-        connection.begin(self, self._compose(target))
+        connection.begin(self, *self._compose(target))
 
     async def _connect(self, target: Target) -> None:
         try:
@@ -204,9 +243,10 @@ class Exchange:
             return
         self._connecting = None
         self._connection = connection
-        connection.begin(self, self._compose(target))
+        connection.begin(self, *self._compose(target))
 
-    def _compose(self, target: Target) -> bytes:
+    def _compose(self, target: Target) -> tuple[bytes, bytes]:
+        """Write head and body for a replica."""
         body = self._body
         streams = self._streams_upstream(target)
         ask_usage = streams and (not body.stream or body.include_usage is None)
@@ -220,7 +260,8 @@ class Exchange:
         if target.authorization is not None:
             more += b"authorization: %b\r\n" % target.authorization
         route = self.request.route.encode("ascii")
-        return _UPSTREAM % (route, target.authority, len(payload), self._shown_id, more, payload)
+        head = _UPSTREAM % (route, target.authority, len(payload), self._shown_id, more)
+        return head, payload
 
     def drop_upstream(self) -> None:
         if self._connecting is not None:
@@ -241,12 +282,21 @@ class Exchange:
         else:
             strip = self._body.stream and self._body.include_usage is None
             max_line = self._gateway.upstream.max_line_bytes
-            scanner = SseScanner(strip_usage=strip, max_line=max_line)
+            native = self.request.route in NATIVE_ROUTES
+            scanner: SseScanner | NativeScanner
+            if native:
+                scanner = NativeScanner(max_line=max_line)
+            else:
+                scanner = SseScanner(strip_usage=strip, max_line=max_line)
             if self._body.stream:
                 gateway = self._gateway
-                self._answer = StreamAnswer(self, scanner, gateway.clock, gateway.metrics.note_gap)
+                answer = StreamAnswer(self, scanner, gateway.clock, gateway.metrics.gap)
+                self._answer = answer
+                if self._connection is not None:
+                    self._connection.quick = answer.quick
             else:
-                self._answer = AssembledAnswer(self, scanner, Assembler(self._body))
+                assembler = NativeAssembler() if native else Assembler(self._body)
+                self._answer = AssembledAnswer(self, scanner, assembler)
 
     def upstream_body(self, payload: bytes) -> None:
         if self._answer is not None:
@@ -273,6 +323,10 @@ class Exchange:
         self._distrust(f"broke the protocol: {message}")
         self.fail(f"the engine broke the protocol: {message}")
 
+    def _suspect(self) -> None:
+        if self._target is not None:
+            self._gateway.fleet.suspect(self._target)
+
     def _distrust(self, why: str) -> None:
         if self._target is not None:
             self._gateway.fleet.distrust(self._target.id, why)
@@ -283,7 +337,7 @@ class Exchange:
         if self._account.first_token is None:
             self._account.first_token = self._gateway.loop.time()
             if self._body.stream:  # a stream that has begun is never sent again: let the prompt go
-                self._body.members.clear()
+                self._body.forget()
             self._gateway.driver.first_token(self.request.id)
 
     def all_tokens(self) -> None:
@@ -311,7 +365,7 @@ class Exchange:
                 self._gateway.fleet.check(self._target.id)  # loading, perhaps: its health knows
             self._gateway.driver.retry(self.request.id, "busy", _retry_after(head))
         elif status in _DEAD:
-            self.fail(message)
+            self.fail(f"the engine answered {status}")
         elif status == 500 and self._target is not None:
             doubt = self._doubt(self._target, message, body)
             self._connecting = self._gateway.loop.create_task(doubt)
@@ -331,6 +385,10 @@ class Exchange:
     def _pass_on(self, status: int, message: str, body: bytes) -> None:
         """Give the engine's own error to the client; its words go into no record."""
         outcome, reason = Outcome.UPSTREAM_ERROR, f"the engine answered {status}"
+        if status == 500:
+            self._suspect()
+        elif status == 501 and self._target is not None:  # vLLM: the model has no such task
+            self._target.routes[self.request.route] = False
         if status in _OURS or not 400 <= status <= 599:
             status, body, message = 502, b"", "the engine refused this gateway's call"
         elif status < 500:
@@ -338,11 +396,13 @@ class Exchange:
         ending = ENDINGS[outcome]
         answer = replies.plain_error(status, message, code=ending.code, kind=ending.type)
         if self.client is not None:
-            self.client.answer(status, replies.JSON_TYPE + self.headers(), body or answer[2])
+            told = error_for(self.request.route, status, body or answer[2])
+            self.client.answer(status, replies.JSON_TYPE + self.headers(), told)
         self.finish(outcome, reason, status)
 
     def fail(self, message: str) -> None:
         """The upstream call is over without a usable answer: replay it, or break the stream off."""
+        self._suspect()
         if self._started():
             self._break_off(Outcome.UPSTREAM_FAILED, message)
             self._gateway.driver.finish(self.request.id, Outcome.UPSTREAM_FAILED, self._usage())
@@ -355,6 +415,9 @@ class Exchange:
         self._answer = None  # it holds this exchange: a circle would be left to the collector
         self._record(outcome, reason, status, usage)
         self._gateway.driver.finish(self.request.id, outcome, usage)
+        target = self._target
+        if target is not None and target.outlier.failures and outcome is Outcome.COMPLETED:
+            self._gateway.fleet.trust(target)
 
     def output_tokens(self) -> int:
         """Output tokens so far, as counted or reported."""
@@ -371,7 +434,10 @@ class Exchange:
         self._record(outcome, reason, 200, self._usage())
         ending = ENDINGS[outcome]
         if self._answer is not None:
-            self._answer.break_off(error_event(reason, type=ending.type, code=ending.code))
+            route = self.request.route
+            self._answer.break_off(
+                event_for(route, ending.status, reason, type=ending.type, code=ending.code)
+            )
 
     def _answer_outcome(
         self,
@@ -380,11 +446,13 @@ class Exchange:
         *,
         retry_after: float | None = None,
         should_retry: bool = True,
+        status: int | None = None,
     ) -> None:
-        """Answer with an ending that FlowControl has decided and settled."""
+        """Answer with an ending that is decided and settled."""
         status, headers, body = replies.refusal(
-            outcome, reason, retry_after=retry_after, should_retry=should_retry
+            outcome, reason, retry_after=retry_after, should_retry=should_retry, status=status
         )
+        body = error_for(self.request.route, status, body)
         self._record(outcome, reason, status, self._usage())
         if self.client is not None:
             self.client.answer(status, headers + self.headers(), body)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 MOST_TURNED_AWAY: Final = 64  # connections beyond the bound that are being told so
-_ADMIN: Final = 128  # a scrape and a few health checks need ten; a flood of them needs a bound
+MOST_ADMIN: Final = 120  # a scrape and a few health checks need ten; a flood of them needs a bound
+_ADMIN: Final = MOST_ADMIN + 8  # those that are being turned away, too
 _FILES: Final = 64  # records, journal, state, the loop's own, pipes of engines that are started
 _WATCHING: Final = 2  # per replica: a health check and a scrape
 RESERVE: Final = MOST_TURNED_AWAY + _ADMIN + _FILES

@@ -10,8 +10,10 @@ import contextlib
 import itertools
 import logging
 import secrets
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from surgetank.errors import ConfigError
@@ -23,13 +25,14 @@ from surgetank.gateway.ledger import Ledger
 from surgetank.gateway.metrics import Gauges, Metrics
 from surgetank.gateway.relay import Exchange
 from surgetank.gateway.spec import GatewaySpec
-from surgetank.policy.flow import FlowControl
+from surgetank.policy.flow import FlowControl, FlowSettings
 from surgetank.policy.journal import Journal
 from surgetank.wire.http1 import Limits
 
 log = logging.getLogger("surgetank.gateway")
 
 DEFAULT_TENANT: Final = "default"
+_FIRST_LOOK: Final = 10.0  # seconds in which replicas that are there are found
 _LAST_WORDS: Final = 2.0  # seconds in which the last answers are sent; slower clients are cut off
 
 
@@ -45,7 +48,10 @@ class Gateway:
         write_record: Callable[[str], None] | None = None,
         records_dropped: Callable[[], int] = lambda: 0,
         wall_offset: float | None = None,
+        promised: Iterable[str] = (),
+        listener: socket.socket | None = None,
     ) -> None:
+        """`promised`: models without which the gateway is not ready; `listener`: bound already."""
         self.loop = asyncio.get_running_loop()
         self.clock = self.loop.time  # bound once: each running stream holds it
         self.listen = spec.listen
@@ -58,6 +64,7 @@ class Gateway:
         self.driver = Driver(flow, self.loop)
         self.fleet = Fleet(spec.upstream, spec.replicas, self.driver, self.metrics)
         self.fleet.gone = self._replica_gone
+        self.fleet.stranded = self._stranded
         self.wall_offset = time.time() - self.loop.time() if wall_offset is None else wall_offset
         self.ledger = Ledger(
             self.driver.flow,
@@ -78,27 +85,56 @@ class Gateway:
         self._id_prefix = f"req-{secrets.token_hex(4)}"
         self._drain_timeout = spec.drain_timeout
         self._server: asyncio.Server | None = None
+        self._listener = listener
+        self.hands_over = listener is not None
+        self._promised = tuple(promised)
 
     async def start(self) -> int:
-        """Listen and watch the replicas. Returns the port. Raises ConfigError when it cannot."""
+        """Listen and watch the replicas. Returns the port. Raises ConfigError when it cannot.
+
+        On a listener that was handed in others may serve meanwhile: this one takes from it only
+        once it is ready, or after `_FIRST_LOOK` seconds; till then the kernel keeps who comes.
+        """
         host, port = self.listen.host, self.listen.port
+        if self._listener is not None:
+            self.fleet.start()
+            await self._look_first()
         try:
-            self._server = await self.loop.create_server(
-                lambda: ClientConnection(self), host, port, backlog=4096
-            )
+            if self._listener is not None:
+                self._server = await self.loop.create_server(
+                    lambda: ClientConnection(self), sock=self._listener, backlog=4096
+                )
+            else:
+                self._server = await self.loop.create_server(
+                    lambda: ClientConnection(self), host, port, backlog=4096
+                )
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(f"listen.port = {port}: cannot listen on {host}: {reason}") from None
-        self.fleet.start()
+        if self._listener is None:
+            self.fleet.start()
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    async def _look_first(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LOOK):
+                while self.unready:
+                    self.fleet.news.clear()
+                    await self.fleet.news.wait()
 
     async def drain(self) -> None:
         """Let what runs or waits end, then end the rest with an answer, then close.
 
         The listener stays open meanwhile: who comes now is told to come back, not left to guess.
+        One that was handed in is let go at once: another process serves who comes now, or will; and
+        who is connected here gets one more answer, since no other process has that connection.
         """
         self.draining = True
+        if self.hands_over and self._server is not None:
+            self._server.close()
+            for _ in range(3):  # what was accepted by now becomes a connection first
+                await asyncio.sleep(0)
         self._awaited = set(self.clients)
         for client in list(self._awaited):
             client.drain()
@@ -114,6 +150,40 @@ class Gateway:
         await self.fleet.stop()
         self.driver.close()
         self.ledger.close()
+
+    def reconfigure(
+        self,
+        spec: GatewaySpec,
+        settings: FlowSettings,
+        *,
+        keys: KeyRing | None,
+        promised: Iterable[str],
+    ) -> None:
+        """Take other settings while requests run; nothing of `spec.listen` binds anew.
+
+        Raises ConfigError or ValueError, with nothing changed, for what does not fit.
+        """
+        replicas = self.fleet.prepare(spec.upstream, spec.replicas)
+        self.driver.reconfigure(settings)
+        self.listen = replace(spec.listen, host=self.listen.host, port=self.listen.port)
+        self.limits = Limits(
+            head_bytes=spec.listen.max_head_bytes, body_bytes=spec.listen.max_body_bytes
+        )
+        self.upstream = spec.upstream
+        self.keys = keys
+        self._drain_timeout = spec.drain_timeout
+        self._promised = tuple(promised)
+        self.fleet.reconfigure(spec.upstream, replicas)
+
+    @property
+    def unready(self) -> str:
+        """Why nobody should send requests here; "" when all is well."""
+        if self.draining:
+            return "draining"
+        if not self.fleet.ready:
+            return "no replica is ready"
+        missing = self.fleet.unserved(self._promised)
+        return f"no replica is ready for {', '.join(missing)}" if missing else ""
 
     def end_drain(self) -> None:
         """Wait no longer: end what still runs as at the end of the time to drain."""
@@ -149,6 +219,12 @@ class Gateway:
         for ticket in list(self.driver.tickets()):
             if isinstance(ticket, Exchange):
                 ticket.replica_gone(replica_id)
+
+    def _stranded(self, model: str) -> None:
+        """No replica of a model is ready or expected: nothing has to wait for one."""
+        for ticket in list(self.driver.tickets()):
+            if isinstance(ticket, Exchange) and ticket.request.model == model:
+                ticket.strand()
 
     def next_id(self) -> str:
         return f"{self._id_prefix}-{next(self._ids):x}"

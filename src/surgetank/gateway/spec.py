@@ -36,6 +36,8 @@ class AdminSpec:
     host: str = "127.0.0.1"  # address; health and metrics are open to whoever reaches it
     port: int | None = None  # closed unless set; 0 takes a free one and prints it
     token_file: str | None = None  # holds a bearer token for all but health and metrics; mode 0600
+    # Name of the environment variable with the token, read when there is no token_file.
+    token_env: str = "SURGETANK_ADMIN_TOKEN"  # noqa: S105 - a variable's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class UpstreamSpec:
     idle_timeout: float = 4.0  # below the engines' own 5 s keep-alive, so none is found dead
     health_interval: float = 1.0  # between two health checks of a replica
     unresponsive_timeout: float = 30.0  # without an answer: an autoscaled replica is given up
+    lost_grace: float = 3.0  # what waits for a model goes on waiting when its last replica is lost
     health_timeout: float = 2.0  # a busy engine answers late; a dead one refuses at once
     metrics_interval: float = 1.0  # between two scrapes; llama.cpp's averages reset at each scrape
     max_line_bytes: int = 1 << 20  # one line of a streamed response; more breaks the protocol
@@ -56,7 +59,7 @@ class UpstreamSpec:
 class ReplicaSpec:
     """One engine. What is left out is asked of the engine itself."""
 
-    url: str  # http://HOST:PORT of the engine, without a path
+    url: str  # http://HOST:PORT or https://HOST:PORT of the engine, without a path
     model: str | None = None  # the name clients use; otherwise learnt from its /v1/models
     id: str | None = None  # name in logs, metrics and records; otherwise HOST:PORT
     dialect: Dialect = "auto"  # whose metrics and habits it has; auto asks it
@@ -66,6 +69,9 @@ class ReplicaSpec:
     preempts: bool | None = None  # it survives a full KV cache; otherwise known from the dialect
     max_context: int | None = None  # tokens of one request, prompt and output; otherwise learnt
     api_key_env: str | None = None  # name of the environment variable with the engine's own key
+    ca_file: str | None = None  # authorities its certificate may be from (PEM); else the system's
+    server_name: str | None = None  # name its certificate must hold; otherwise the host of its url
+    verify_certificate: bool = True  # false takes any certificate: whoever is between can read all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,9 @@ class RecordsSpec:
 
     path: str | None = None  # file to append to, made with mode 0600; none are written unless set
     max_buffered: int = 100_000  # records waiting for a slow disk; more are dropped and counted
+    max_file_bytes: int | None = 256 << 20  # then it is cut off, and renamed with the time
+    rotation_interval: float | None = 86_400.0  # after which it is cut off as well; a day
+    max_total_bytes: int | None = 4 << 30  # of all, cut off or not; beyond it the oldest goes
 
 
 @dataclass(frozen=True, slots=True)

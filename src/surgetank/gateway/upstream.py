@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
+from surgetank.adapters.http import Tls
 from surgetank.wire.http1 import Limits, ProtocolError, ResponseHead, ResponseParser
+
+_SENT_AT_ONCE: Final = 1 << 16
 
 
 class Receiver(Protocol):
@@ -29,12 +33,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_head_seen",
+        "_large",
         "_parser",
+        "_passes",
         "_pool",
         "_seen",
         "_transport",
         "_uses",
         "idle_since",
+        "quick",
         "receiver",
     )
 
@@ -45,6 +52,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._uses = 0
         self._seen = False
         self._head_seen = False
+        self._passes: Callable[[bytes], bytes] | None = None  # takes whole chunks, leaves the rest
+        self.quick: Callable[[], Callable[[bytes], bytes] | None] | None = None  # who gives that
+        self._large = False
         self.receiver: Receiver | None = None
         self.idle_since = 0.0
 
@@ -60,20 +70,25 @@ class UpstreamConnection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def begin(self, receiver: Receiver, data: bytes) -> None:
+    def begin(self, receiver: Receiver, head: bytes, body: bytes) -> None:
         """Send a request; the connection is the receiver's until its answer ends."""
         self.receiver = receiver
         self._uses += 1
         self._seen = False
         self._head_seen = False
+        self._passes = self.quick = None
+        self._large = len(body) > _SENT_AT_ONCE
         if self._uses > 1:
             self._parser.reset("POST")
         if self._transport is not None:
-            self._transport.write(data)
+            if self._large:
+                self._transport.writelines((head, body))
+            else:
+                self._transport.write(head + body)
 
     def abort(self) -> None:
         """Close at once and tell nobody: the receiver has turned away."""
-        self.receiver = None
+        self.receiver = self._passes = self.quick = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -91,6 +106,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        passes = self._passes
+        if passes is not None:
+            data = passes(data)
+            if not data:
+                return
+            self._passes = None
         receiver = self.receiver
         if receiver is None:
             self.abort()
@@ -117,20 +138,28 @@ class UpstreamConnection(asyncio.Protocol):
                 return
         if parser.done:
             self._finish(receiver)
+        elif self.quick is not None and parser.boundary:
+            self._passes = self.quick()
 
     def _finish(self, receiver: Receiver) -> None:
-        self.receiver = None
+        self.receiver = self._passes = self.quick = None
         head = self._parser.head
-        if head is not None and head.keep_alive and not self._parser.excess:
+        if self._large and self._unsent():
+            self.abort()  # the answer came first: what is left of the request would be in the way
+        elif head is not None and head.keep_alive and not self._parser.excess:
             self._pool.release(self)
         elif self._transport is not None:
             self._transport.close()
         receiver.upstream_end()
 
+    def _unsent(self) -> bool:
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
     def connection_lost(self, _exc: Exception | None) -> None:
         self._pool.forget(self)
         self._transport = None
         receiver, self.receiver = self.receiver, None
+        self._passes = self.quick = None
         if receiver is None:
             return
         if self._head_seen:
@@ -156,6 +185,7 @@ class Pool:
         connect_timeout: float,
         idle_timeout: float,
         max_idle: int,
+        tls: Tls | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -165,8 +195,20 @@ class Pool:
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
         self._max_idle = max_idle
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
+
+    def retune(self, *, connect_timeout: float, idle_timeout: float, max_idle: int) -> None:
+        """Take other bounds; what is open stays open."""
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._max_idle = max_idle
+
+    def retire(self) -> None:
+        """Close what is idle, and from now on each connection once its answer has ended."""
+        self._max_idle = 0
+        self.close_idle()
 
     def acquire(self) -> UpstreamConnection | None:
         """Return a connection that is open and not idle for too long, None when there is none."""
@@ -179,10 +221,15 @@ class Pool:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """Open a connection. Raises OSError or TimeoutError."""
+        """Open a connection. Raises OSError (a certificate that is refused, too), TimeoutError."""
+        tls = self._tls
         async with asyncio.timeout(self._connect_timeout):
             _, connection = await self._loop.create_connection(
-                lambda: UpstreamConnection(self), self.host, self.port
+                lambda: UpstreamConnection(self),
+                self.host,
+                self.port,
+                ssl=None if tls is None else tls.context,
+                server_hostname=None if tls is None else tls.server_name or self.host,
             )
         return connection
 

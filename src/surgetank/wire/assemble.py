@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from surgetank.wire.request_body import CHAT, Body
+from surgetank.wire.native_body import STREAMED_ROUTES
+from surgetank.wire.request_body import CHAT, ROUTES, Body
 from surgetank.wire.sse import EventReader, SseOverflow
 from surgetank.wire.verdict import UNREADABLE, StreamError, read_error
 
@@ -51,6 +52,8 @@ def can_assemble(body: Body) -> bool:
     with echo together with logprobs (the prompt's logprobs).
     """
     members = body.members
+    if body.route not in ROUTES:
+        return body.route in STREAMED_ROUTES
 
     def given(name: str) -> bool:
         return members.get(name, b"null") not in _NO_VALUES

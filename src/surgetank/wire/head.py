@@ -109,13 +109,13 @@ _NEVER_IN_A_HEAD: Final = re.compile(
 )
 # Authorization too: a proxy may have judged the one, and we would believe the other.
 _REQUEST_CONTROLS: Final = frozenset(
-    b"content-length transfer-encoding connection host expect authorization".split()
+    b"content-length transfer-encoding connection host expect authorization x-api-key".split()
 )
 _RESPONSE_CONTROLS: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 _FORBIDDEN_TRAILERS: Final = frozenset(
     b"authorization cache-control connection content-encoding content-length content-range "
     b"content-type cookie expect host keep-alive location max-forwards pragma proxy-authorization "
-    b"range set-cookie te trailer transfer-encoding upgrade www-authenticate".split()
+    b"range set-cookie te trailer transfer-encoding upgrade www-authenticate x-api-key".split()
 )
 _REPEATED: Final = frozenset(
     b"accept accept-encoding accept-language cache-control connection content-length content-type "
@@ -127,6 +127,7 @@ _REPEATED: Final = frozenset(
 _MOST_KNOWN: Final = 1024  # lines; with the longest ones half a megabyte
 _LONGEST_KNOWN: Final = 200  # bytes
 _SHORT_HEAD: Final = 600  # bytes
+_LONGEST_REPEATED: Final = 2048  # bytes of a head that a connection remembers
 _known: Final[dict[bytes, tuple[bytes, bytes]]] = {}  # well-formed lines of _REPEATED fields
 # __new__ of a named tuple is a Python function: on the hot path they are made by their base's.
 _new: Final = tuple.__new__
@@ -211,6 +212,9 @@ def parse_request_head(block: bytes, limits: Limits) -> RequestHead:
     expect = named.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise ProtocolError(417, "Expect can only be 100-continue")
+    encoding = named.get(b"content-encoding")
+    if encoding and encoding.lower() != b"identity":
+        raise ProtocolError(415, "Content-Encoding is not taken: send the body as it is")
     connection = named.get(b"connection")
     fields = (
         method,
@@ -225,6 +229,59 @@ def parse_request_head(block: bytes, limits: Limits) -> RequestHead:
         named,
     )
     return _new(RequestHead, fields)
+
+
+class RepeatedHead:
+    """The last head of a connection: clients send one like it again, but for the body's length.
+
+    What is compared is every byte but the digits of Content-Length, so what was strict about the
+    head before holds for this one. It may hold a secret, as its connection does.
+    """
+
+    __slots__ = ("_after", "_before", "_digits", "_head", "_line")
+
+    def __init__(self, before: bytes, after: bytes, head: RequestHead, line: int) -> None:
+        self._before = before
+        self._after = after
+        self._head = head
+        self._line = line  # which of the lines has the length
+        self._digits = head.fields[b"content-length"]
+
+    @classmethod
+    def of(cls, block: bytes, head: RequestHead, limits: Limits) -> RepeatedHead | None:
+        """Remember a head that was read from `block`; None when it is of another kind."""
+        digits = head.fields.get(b"content-length")
+        if digits is None or b"expect" in head.fields or len(block) > _LONGEST_REPEATED:
+            return None
+        if len(block) + _LENGTH_DIGITS > limits.head_bytes:
+            return None
+        for number, line in enumerate(head.lines):
+            if line[:15].lower() == b"content-length:" and line.endswith(digits):
+                end = block.index(b"\r\n%b\r\n" % line) + 2 + len(line)
+                return cls(block[: end - len(digits)], block[end:] + b"\r\n", head, number)
+        return None
+
+    def read(self, data: bytes) -> tuple[RequestHead, int, int] | None:
+        """Return head, length of the body and where it begins, when all of it is in `data`."""
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return None
+        begin = len(before)
+        end = data.find(b"\r", begin, begin + _LENGTH_DIGITS + 1)
+        digits = data[begin:end]
+        if end < 0 or not digits.isdigit() or not data.startswith(after, end):
+            return None
+        length, at = int(digits), end + len(after)
+        if at + length > len(data):
+            return None
+        head = self._head
+        if digits != self._digits:
+            lines, fields = head.lines.copy(), head.fields.copy()
+            line = lines[self._line]
+            lines[self._line] = line[: -len(self._digits)] + digits
+            fields[b"content-length"] = digits
+            head = head._replace(content_length=length, lines=lines, fields=fields)
+        return head, length, at
 
 
 def parse_response_head(block: bytes, limits: Limits, method: str) -> ResponseHead:

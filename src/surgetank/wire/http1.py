@@ -18,6 +18,7 @@ from surgetank.wire.head import (
     HeadBuffer,
     Limits,
     ProtocolError,
+    RepeatedHead,
     RequestHead,
     ResponseHead,
     check_request_line,
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
+_MOST_STRANGERS: Final = 4  # heads that differ each time are not worth remembering
 _MOST_INTERIM_RESPONSES: Final = 16  # an upstream that sends 1xx for ever is broken
 
 
@@ -78,20 +80,14 @@ class RequestParser:
 
     After a ProtocolError the connection is of no more use: every later call raises it again. While
     a finished message waits for `reset`, further bytes gather in `excess`: stop reading meanwhile.
-    `done`: the message is complete, its body included.
+    `done`: the message is complete, its body included. `repeats`: its head is, but for the length
+    of its body, that of the message before it.
     """
 
     __slots__ = (
-        "_body",
-        "_buffer",
-        "_error",
-        "_limits",
-        "_line_checked",
-        "_size",
-        "done",
-        "excess",
-        "head",
-    )
+        "_begun", "_body", "_buffer", "_error", "_last", "_limits", "_line_checked", "_size",
+        "_strangers", "done", "excess", "head", "repeats",
+    )  # fmt: skip
 
     head: RequestHead | None
     excess: bytes
@@ -101,6 +97,8 @@ class RequestParser:
         self._limits = limits
         self._error: ProtocolError | None = None
         self._buffer = HeadBuffer(limits.head_bytes, BAD_REQUEST, skip_blank=True)
+        self._last: RepeatedHead | None = None
+        self._strangers = 0  # heads in a row that were not the one before
         self.excess = b""
         self.reset()
 
@@ -111,16 +109,23 @@ class RequestParser:
 
     def reset(self) -> None:
         """Forget the finished message. `excess` stays for the caller to feed again."""
+        self._begun = False  # a part of a head is held
         self._line_checked = False
         self._body: _Plain | ChunkedDecoder | None = None
         self._size = 0
         self.head = None
         self.done = False
+        self.repeats = False
+
+    def forget(self) -> None:
+        """Keep nothing of the last head: who streams for long asks seldom."""
+        self._last = None
+        self._strangers = 0
 
     def receive(self, data: bytes) -> bytes:
         """Return the decoded body bytes of this read; empty while in the head.
 
-        Raises ProtocolError: 400, 413, 417, 431 or 505. On 413 and 417 for an announced body
+        Raises ProtocolError: 400, 413, 415, 417, 431 or 505. On 413 and 417 for an announced body
         `head` may already be set.
         """
         if self._error is not None:
@@ -130,13 +135,26 @@ class RequestParser:
             if self.done or body is not None:
                 return self._receive_body(data, body)
             self.excess = b""
+            limits, last = self._limits, self._last
+            if last is not None and not self._begun:
+                again = last.read(data)
+                if again is not None and again[1] <= limits.body_bytes:
+                    self.head, length, at = again
+                    self.done = self.repeats = True
+                    self._strangers = 0
+                    self.excess = data[at + length :]
+                    return data[at : at + length]
             taken = self._buffer.take(data)
             if taken is None:
+                self._begun = True
                 self._check_first_line()
                 return b""
             block, data = taken
-            limits = self._limits
+            self._begun = False
             head = self.head = parse_request_head(block, limits)
+            if self._strangers < _MOST_STRANGERS:
+                self._strangers += 1
+                self._last = RepeatedHead.of(block, head, limits)
             length = head.content_length or 0
             if length > limits.body_bytes:
                 self._refuse_size()

@@ -5,6 +5,7 @@ One place to import from; bodies are read in `request_body`, streams put togethe
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Final
@@ -28,6 +29,7 @@ __all__ = [
     "error_event",
     "error_of",
     "format_reset",
+    "is_whole",
     "model_body",
     "models_body",
     "parse_request",
@@ -40,13 +42,14 @@ _new: Final = tuple.__new__  # a named tuple's own is a Python function: a call 
 _LONGEST_RESET: Final = 10 * 365 * 86_400.0
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Answer(msgspec.Struct):
-    """Of a whole answer, the one member that is read."""
+    """Of a whole answer, the members that are read."""
 
     usage: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+    input_tokens: _Count | None = None
 
 
 class _Details(msgspec.Struct):
@@ -101,10 +104,24 @@ def usage_of(response_body: bytes) -> Usage | None:
 def _odd_usage(response_body: bytes) -> Usage | None:
     """Read what an engine tells in a form of its own, as far as it can be made use of."""
     try:
-        told = _USAGE.decode(response_body).usage
+        told = _USAGE.decode(response_body)
     except UNREADABLE:
         return None
-    return read_usage(_value(told))
+    if told.input_tokens is not None:  # the whole answer is a count of tokens
+        return _new(Usage, (told.input_tokens, 0, 0))
+    return read_usage(_value(told.usage))
+
+
+def is_whole(response_body: bytes) -> bool:
+    """Whether it is JSON from its beginning to its end; NaN, which some engines write, passes."""
+    try:
+        _ANY.decode(response_body)
+    except UNREADABLE:
+        try:
+            json.loads(response_body)
+        except (ValueError, RecursionError):
+            return False
+    return True
 
 
 def error_of(response_body: bytes) -> StreamError | None:

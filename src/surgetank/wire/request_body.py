@@ -13,11 +13,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from surgetank.wire.usual_chat import UsualChat, read_usual
 from surgetank.wire.verdict import UNREADABLE
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
+RESPONSES: Final = "/v1/responses"
 
 
 class BadRequest(Exception):  # noqa: N818 - it is named for the answer
@@ -32,12 +34,12 @@ class BadRequest(Exception):  # noqa: N818 - it is named for the answer
         self.code = code
 
 
-_MOST_TOKENS: Final = 2**31 - 1  # engines keep counts in 32 bits
+MOST_TOKENS: Final = 2**31 - 1  # engines keep counts in 32 bits
 _MOST_CHOICES: Final = 128  # OpenAI's own bound on n
 _NAME_CHARS: Final = 256
 _SHORT: Final = 100  # bytes of a value that may be remembered
 
-_Id = Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)]
+_Id = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
 
 class _Part(msgspec.Struct):
@@ -90,6 +92,18 @@ NEVER_FORWARDED: Final = frozenset(
 )
 
 
+_USUAL: Final = frozenset(
+    {
+        *("model", "messages", "prompt", "input", "instructions", "system", "tools", "tool_choice"),
+        *("stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens"),
+        *("temperature", "top_p", "n", "stop", "seed", "user", "metadata", "response_format"),
+        *("frequency_penalty", "presence_penalty", "logprobs", "top_logprobs", "logit_bias"),
+        *("encoding_format", "dimensions", "ignore_eos", "min_tokens"),
+    }
+)
+"""With no other names a body needs no search for those that are never forwarded."""
+
+
 @dataclass(slots=True)
 class Body:
     """A parsed request.
@@ -99,6 +113,7 @@ class Body:
     max(n, best_of) for each prompt. `prompt_bytes`, `prompt_chars`: the text of messages or
     prompts, tool calls and tool definitions included, images and other data not.
     `prompt_tokens` is given only for prompts of token ids. `messages`: messages, or prompts.
+    `usual`: the body, when it is a chat of the usual form; `kept`: the members of any other.
     """
 
     route: str
@@ -112,7 +127,19 @@ class Body:
     messages: int
     include_usage: bool | None
     session: str
-    members: dict[str, bytes] = field(repr=False)  # it holds the prompt: keep it out of logs
+    kept: dict[str, bytes] | None = field(repr=False)  # the prompt: keep it out of logs
+    usual: UsualChat | None = field(default=None, repr=False)
+
+    @property
+    def members(self) -> dict[str, bytes]:
+        """The body's members, their values as sent."""
+        if self.kept is None:
+            self.kept = {} if self.usual is None else top_level(self.usual.write(None))
+        return self.kept
+
+    def forget(self) -> None:
+        """Let the prompt go: it is never sent again."""
+        self.kept, self.usual = {}, None
 
     def encode(
         self,
@@ -129,10 +156,13 @@ class Body:
         JSON values that win over everything; `drop` names members to leave out. A body that does
         not stream has no stream_options, which engines refuse without stream.
         """
+        usual = self.usual
+        if usual is not None and include_usage is max_tokens is None and not (members or drop):
+            return usual.write(stream)
         out = self.members.copy()
-        if drop or not NEVER_FORWARDED.isdisjoint(out):
-            for name in (*NEVER_FORWARDED, *drop):
-                out.pop(name, None)
+        if drop or not _USUAL.issuperset(out):
+            for name in [x for x in out if x.lower() in NEVER_FORWARDED or x in drop]:
+                del out[name]
         limit = self.max_tokens if max_tokens is None else max_tokens
         if limit is not None:
             value = b"%d" % limit
@@ -142,12 +172,12 @@ class Body:
                 for name in self._limit_names():
                     if name not in drop:
                         out[name] = value
-        if stream is not None:
+        if stream is not None and (stream is not self.stream or self.route in ROUTES):
             out["stream"] = b"true" if stream else b"false"
         streams = self.stream if stream is None else stream
         if not streams:
             out.pop("stream_options", None)
-        elif include_usage is not None and "stream_options" not in drop:
+        elif include_usage is not None and "stream_options" not in drop and self.route in ROUTES:
             options = dict(_members(self.members.get("stream_options"), "stream_options"))
             options["include_usage"] = b"true" if include_usage else b"false"
             out["stream_options"] = _object(options)
@@ -156,6 +186,8 @@ class Body:
 
     def _limit_names(self) -> list[str]:
         """Name the members that carry the output bound: those the client used, or max_tokens."""
+        if self.route == RESPONSES:
+            return ["max_output_tokens"]
         if self.route == COMPLETIONS or "max_completion_tokens" not in self.members:
             return ["max_tokens"]
         if not _given(self.members, "max_completion_tokens"):
@@ -167,20 +199,16 @@ class Body:
 
 def parse_request(route: str, body: bytes) -> Body:
     """Read the body of a request to `route`, one of ROUTES. Raises BadRequest."""
-    members = _top_level(body)
-    model = _read_often("model", members["model"], _TEXT) if "model" in members else None
-    if not model:
-        raise BadRequest(
-            "you must provide a model parameter", param="model", code="missing_required_parameter"
-        )
-    if len(model) > _NAME_CHARS:
-        raise _invalid("model", f"must be at most {_NAME_CHARS} characters")
-    told = members.get("stream", b"false")
-    stream = told == b"true" or (told != b"false" and bool(_decode(_BOOL, told, "stream")))
-    items, size, chars, tokens = _chat_size(members) if route == CHAT else _prompt_size(members)
-    sequences = (_integer(members, "n", _MOST_CHOICES) or 1) if "n" in members else 1
+    if route == CHAT and (usual := read_usual(body)) is not None:
+        parsed = _usual_body(usual)
+        if parsed is not None:
+            return parsed
+    members = top_level(body)
+    model, stream = model_of(members), stream_of(members)
+    items, size, chars, tokens = chat_size(members) if route == CHAT else prompt_size(members)
+    sequences = (integer(members, "n", _MOST_CHOICES) or 1) if "n" in members else 1
     if route == COMPLETIONS:
-        sequences = max(sequences, _integer(members, "best_of", _MOST_CHOICES) or 1)
+        sequences = max(sequences, integer(members, "best_of", _MOST_CHOICES) or 1)
         sequences *= items
     # By position: a call of a class puts keywords in a dict first.
     return Body(
@@ -194,22 +222,63 @@ def parse_request(route: str, body: bytes) -> Body:
         tokens,
         items,
         _include_usage(members, stream=stream),
-        _session(members),
+        session_of(members),
         members,
     )
 
 
-_Size = tuple[int, int, int, int | None]
+def _usual_body(usual: UsualChat) -> Body | None:
+    """Price a chat of the usual form; None when something in it is not well."""
+    limit = None if usual.max_tokens is msgspec.UNSET else usual.max_tokens
+    if not 0 < len(usual.model) <= _NAME_CHARS or (limit is not None and not _is_limit(limit)):
+        return None
+    try:
+        items, size, chars, _ = _size_of_messages(usual.messages, ())
+    except BadRequest:
+        return None
+    stream = usual.stream is True
+    return Body(
+        CHAT, usual.model, stream, limit, 1, size, chars, None, items, None, "", None, usual
+    )
+
+
+def _is_limit(value: int) -> bool:
+    return 1 <= value <= MOST_TOKENS
+
+
+def model_of(members: dict[str, bytes]) -> str:
+    """Return the model's name, which every request must give."""
+    model: str | None = (
+        _read_often("model", members["model"], _TEXT) if "model" in members else None
+    )
+    if not model:
+        raise BadRequest(
+            "you must provide a model parameter", param="model", code="missing_required_parameter"
+        )
+    if len(model) > _NAME_CHARS:
+        raise invalid("model", f"must be at most {_NAME_CHARS} characters")
+    return model
+
+
+def stream_of(members: dict[str, bytes]) -> bool:
+    """Return whether the answer is to come in events."""
+    told = members.get("stream", b"false")
+    return told == b"true" or (told != b"false" and bool(decode(_BOOL, told, "stream")))
+
+
+Size = tuple[int, int, int, int | None]
 """Messages or prompts, bytes and characters of their text, and tokens where those are given."""
 
 
-def _size_of(texts: list[str], items: int) -> _Size:
+def size_of(texts: list[str], items: int) -> Size:
+    """Measure `items` messages or prompts by all their text."""
     text = texts[0] if len(texts) == 1 else "".join(texts)
     chars = len(text)
     return items, chars if text.isascii() else len(text.encode()), chars, None
 
 
-def _top_level(body: bytes) -> dict[str, bytes]:
+def top_level(body: bytes) -> dict[str, bytes]:
+    """Read a body's members, their values as sent; of duplicates the last. Raises BadRequest."""
     try:
         body.decode()  # msgspec does not look into the strings of the values it keeps raw
         members = _OBJECT.decode(body)
@@ -225,17 +294,21 @@ def _top_level(body: bytes) -> dict[str, bytes]:
     return {name: bytes(raw) for name, raw in members.items()}
 
 
-def _chat_size(members: dict[str, bytes]) -> _Size:
+def chat_size(members: dict[str, bytes]) -> Size:
+    """Measure the messages of a chat, with the tools it may call."""
     raw = members.get("messages")
     if raw is None or raw == b"null":
-        raise BadRequest(
-            "missing required parameter: 'messages'",
-            param="messages",
-            code="missing_required_parameter",
-        )
-    messages = _decode(_MESSAGES, raw, "messages")
+        raise missing("messages")
+    tools: Collection[bytes] = ()
+    if "tools" in members or "functions" in members:
+        tools = [members[x] for x in ("tools", "functions") if _given(members, x)]
+    return _size_of_messages(raw, tools)
+
+
+def _size_of_messages(raw: bytes | msgspec.Raw, tools: Collection[bytes]) -> Size:
+    messages = decode(_MESSAGES, raw, "messages")
     if not messages:
-        raise _invalid("messages", "must hold at least one message")
+        raise invalid("messages", "must hold at least one message")
     texts: list[str] = []
     for message in messages:
         content = message.content
@@ -251,10 +324,9 @@ def _chat_size(members: dict[str, bytes]) -> _Size:
                     texts += _texts_of(call.function)
         if message.function_call is not None:
             texts += _texts_of(message.function_call)
-    if "tools" in members or "functions" in members:
-        given = [x for x in ("tools", "functions") if _given(members, x)]
-        texts += [members[name].decode() for name in given]
-    return _size_of(texts, len(messages))
+    if tools:
+        texts += [tool.decode() for tool in tools]
+    return size_of(texts, len(messages))
 
 
 def _texts_of(call: _Function) -> list[str]:
@@ -267,30 +339,27 @@ def _texts_of(call: _Function) -> list[str]:
     return texts
 
 
-def _prompt_size(members: dict[str, bytes]) -> _Size:
-    raw = members.get("prompt", b"null")
+def prompt_size(members: dict[str, bytes], name: str = "prompt") -> Size:
+    """Measure a text, a list of them, or token ids."""
+    raw = members.get(name, b"null")
     if raw == b"null":
-        raise BadRequest(
-            "missing required parameter: 'prompt'",
-            param="prompt",
-            code="missing_required_parameter",
-        )
+        raise missing(name)
     if raw.startswith(b'"'):
-        texts = [_decode(_TEXT, raw, "prompt")]
+        texts = [decode(_TEXT, raw, name)]
     elif (kind := _first_item(raw)) == b'"':
-        texts = _decode(_TEXTS, raw, "prompt")
+        texts = decode(_TEXTS, raw, name)
     elif kind == b"[":
-        return _ids_size(_decode(_ID_LISTS, raw, "prompt"))
+        return _ids_size(decode(_ID_LISTS, raw, name), name)
     elif kind:
-        return _ids_size([_decode(_IDS, raw, "prompt")])
+        return _ids_size([decode(_IDS, raw, name)], name)
     else:
-        raise _invalid("prompt", "must be a string, or an array of strings or token ids")
-    return _size_of([*texts, _read(members, "suffix", _TEXT) or ""], len(texts))
+        raise invalid(name, "must be a string, or an array of strings or token ids")
+    return size_of([*texts, _read(members, "suffix", _TEXT) or ""], len(texts))
 
 
-def _ids_size(prompts: list[list[int]]) -> _Size:
+def _ids_size(prompts: list[list[int]], name: str) -> Size:
     if not all(prompts):
-        raise _invalid("prompt", "must not be or hold an empty array")
+        raise invalid(name, "must not be or hold an empty array")
     return len(prompts), 0, 0, sum(map(len, prompts))
 
 
@@ -300,15 +369,15 @@ def _first_item(raw: bytes) -> bytes:
 
 
 def _limit(members: dict[str, bytes]) -> int | None:
-    second = _integer(members, "max_tokens", _MOST_TOKENS) if "max_tokens" in members else None
+    second = integer(members, "max_tokens", MOST_TOKENS) if "max_tokens" in members else None
     if "max_completion_tokens" not in members:
         first = None
     else:
-        first = _integer(members, "max_completion_tokens", _MOST_TOKENS)
+        first = integer(members, "max_completion_tokens", MOST_TOKENS)
     if first is not None:
         return first
     if second is None and members.get("n_predict", b"-1") != b"-1":
-        return _integer(members, "n_predict", _MOST_TOKENS)  # -1 is llama.cpp's "no bound"
+        return integer(members, "n_predict", MOST_TOKENS)  # -1 is llama.cpp's "no bound"
     return second
 
 
@@ -317,35 +386,40 @@ def _include_usage(members: dict[str, bytes], *, stream: bool) -> bool | None:
         return None
     options = _members(members["stream_options"], "stream_options")
     if not stream:
-        raise _invalid("stream_options", "is only allowed when stream is true")
-    value: bool | None = _decode(
+        raise invalid("stream_options", "is only allowed when stream is true")
+    value: bool | None = decode(
         _BOOL, options.get("include_usage", b"null"), "stream_options.include_usage"
     )
     return value
 
 
-def _session(members: dict[str, bytes]) -> str:
-    if "metadata" not in members:
-        return ""
-    raw = _members(members["metadata"], "metadata").get("session_id", b"null")
-    value = _decode(_TEXT, raw, "metadata.session_id")
+def session_of(members: dict[str, bytes]) -> str:
+    """Return what ties requests of one session together, "" without it."""
+    return text_of_metadata(members, "session_id") if "metadata" in members else ""
+
+
+def text_of_metadata(members: dict[str, bytes], name: str) -> str:
+    """Return a text that the client's metadata hold, "" without it."""
+    raw = _members(members.get("metadata"), "metadata").get(name, b"null")
+    value = decode(_TEXT, raw, f"metadata.{name}")
     return value[:_NAME_CHARS] if value else ""
 
 
-def _integer(members: dict[str, bytes], name: str, most: int) -> int | None:
+def integer(members: dict[str, bytes], name: str, most: int) -> int | None:
+    """Return a whole number of 1 to `most`; None when it is not given."""
     raw = members.get(name)
     value: int | None = None if raw is None else _read_often(name, raw, _INT)
     if value is None:
         return None
     if value < 1:
-        raise _invalid(name, "must be at least 1", code="integer_below_min_value")
+        raise invalid(name, "must be at least 1", code="integer_below_min_value")
     if value > most:
-        raise _invalid(name, f"must be at most {most}", code="integer_above_max_value")
+        raise invalid(name, f"must be at most {most}", code="integer_above_max_value")
     return value
 
 
 def _members(raw: bytes | None, param: str) -> dict[str, bytes]:
-    members = _decode(_MEMBERS, raw or b"null", param) or {}
+    members = decode(_MEMBERS, raw or b"null", param) or {}
     return {name: bytes(value) for name, value in members.items()}
 
 
@@ -355,33 +429,42 @@ def _given(members: Mapping[str, bytes], name: str) -> bool:
 
 def _read(members: dict[str, bytes], name: str, decoder: msgspec.json.Decoder[Any]) -> Any:
     raw = members.get(name)
-    return None if raw is None else _decode(decoder, raw, name)
+    return None if raw is None else decode(decoder, raw, name)
 
 
 def _read_often(name: str, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     """Read a short value that many requests have alike: their model's name, their bound."""
-    return _known(name, raw, decoder) if len(raw) <= _SHORT else _decode(decoder, raw, name)
+    return _known(name, raw, decoder) if len(raw) <= _SHORT else decode(decoder, raw, name)
 
 
 @lru_cache(maxsize=256)
 def _known(name: str, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    return _decode(decoder, raw, name)
+    return decode(decoder, raw, name)
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes, param: str) -> Any:
+def decode(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw, param: str) -> Any:
+    """Read the value of the member `param`. Raises BadRequest."""
     try:
         return decoder.decode(raw)
     except RecursionError:
-        raise _invalid(param, "is nested too deeply") from None
+        raise invalid(param, "is nested too deeply") from None
     except UNREADABLE as error:
         expected = _NAMES.get(id(decoder))
         if expected is not None:
-            raise _invalid(param, f"must be {expected}", code="invalid_type") from None
+            raise invalid(param, f"must be {expected}", code="invalid_type") from None
         what, _, where = _reason(error).partition(" - at `$")
-        raise _invalid(param + where.rstrip("`"), what, code="invalid_type") from None
+        raise invalid(param + where.rstrip("`"), what, code="invalid_type") from None
 
 
-def _invalid(param: str, problem: str, *, code: str = "invalid_value") -> BadRequest:
+def missing(param: str) -> BadRequest:
+    """Make the error for a member that must be there."""
+    return BadRequest(
+        f"missing required parameter: '{param}'", param=param, code="missing_required_parameter"
+    )
+
+
+def invalid(param: str, problem: str, *, code: str = "invalid_value") -> BadRequest:
+    """Make the error for a member that cannot be taken."""
     return BadRequest(f"invalid '{param}': {problem}", param=param, code=code)
 
 

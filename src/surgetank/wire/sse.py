@@ -25,9 +25,19 @@ _CONTENT: Final = re.compile(
 )
 _USAGE: Final = re.compile(rb'"usage":\s*\{')
 _HAS_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*[^\]\s]')
+_odd: Final = re.compile(rb'["\\\n]').search  # three find() within bounds take five times as long
 _DATA: Final = b"data:"
 _USAGE_BYTES: Final = 16_384  # far above any usage chunk; what is longer is not held back
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CHUNK_END: Final = b"\n\n\r\n"  # of an event, and of the chunk around it
+_MOST_SHAPES: Final = 16  # a token's length varies by as much, mostly; each takes 300 bytes
+_LONGEST_FRAMED: Final = 2048  # bytes of a chunk with its frame that is looked at as a whole
+_SIZE_LINES: Final = [bytes(_LONGEST_FRAMED + 1)] * (_LONGEST_FRAMED + 1)
+"""By the length of a whole chunk, its first line; where none has that length, what begins none."""
+for _size in range(1, _LONGEST_FRAMED):
+    _line = b"%x\r\n" % _size
+    if len(_line) + _size + 2 <= _LONGEST_FRAMED:
+        _SIZE_LINES[len(_line) + _size + 2] = _line
 
 
 class SseOverflow(Exception):  # noqa: N818 - it names what happened
@@ -51,7 +61,9 @@ class SseScanner:
         "_event",
         "_max",
         "_sent",
+        "_shapes",
         "_strip",
+        "_tail",
         "content_seen",
         "done",
         "error",
@@ -67,6 +79,8 @@ class SseScanner:
         self._event = bytearray()  # the incomplete event, whether forwarded or not
         self._sent = 0  # how many of its bytes were forwarded: none or all
         self._before = self._after = b""  # what stands around the content of a plain event
+        self._tail = b""  # and what ends it as a chunk
+        self._shapes: dict[int, tuple[bytes, int, int]] = {}  # of such chunks, by their length
         self.first_event: bytes | None = None
         self.tokens = 0
         self.content_seen = False
@@ -117,21 +131,65 @@ class SseScanner:
         end = event.find(b'"', begin)
         if 11 <= begin < end and event.find(b"\\", begin, end) < 0:
             self._before, self._after = event[:begin], event[end:]
+            self._tail = self._after + b"\r\n"
+            self._shapes = {}
+
+    def takes_chunk(self, data: bytes) -> bool:
+        """Whether it is one whole chunk, written as `http1.chunk` does, with one more plain token.
+
+        It is counted then, and goes on as it came, frame and all: a stream is mostly such reads,
+        and none of them needs to be taken apart. To be asked only between two chunks, and while
+        `between_events`.
+        """
+        size = len(data)
+        shape = self._shapes.get(size) or self._shape(size)
+        if shape is None:
+            return False
+        prefix, begin, end = shape
+        if data.startswith(prefix) and data.endswith(self._tail) and _odd(data, begin, end) is None:
+            self.tokens += 1
+            return True
+        return False
+
+    def takes_chunks(self, data: bytes) -> int:
+        """Take whole chunks from the beginning of a read that holds several; how many bytes."""
+        at = 0
+        while True:
+            found = data.find(_CHUNK_END, at)
+            end = found + len(_CHUNK_END)
+            if found < 0 or not self.takes_chunk(data[at:end]):
+                return at
+            at = end
+
+    @property
+    def between_events(self) -> bool:
+        """A plain token was seen, and what was fed ends with an event."""
+        return bool(self._before) and not self._event
+
+    def _shape(self, size: int) -> tuple[bytes, int, int] | None:
+        """What a chunk of that length begins with, and where its content begins and ends."""
+        if not self._before or not size <= min(_LONGEST_FRAMED, self._max):
+            return None
+        prefix = _SIZE_LINES[size] + self._before
+        shape = prefix, len(prefix), size - len(self._tail)
+        if shape[1] >= shape[2]:
+            return None
+        if len(self._shapes) < _MOST_SHAPES:
+            self._shapes[size] = shape
+        return shape
 
     def _is_like_the_last(self, payload: bytes) -> bool:
         """Whether it is a remembered event but for its content: most are, and need no other look.
 
         Content without a quote, a backslash or a line end cannot change what stands around it.
         """
-        before, after, find = self._before, self._after, payload.find
+        before, after = self._before, self._after
         begin, end = len(before), len(payload) - len(after)
         return (
             begin < end <= self._max - len(after)
             and payload.startswith(before)
             and payload.endswith(after)
-            and find(b'"', begin, end) < 0
-            and find(b"\\", begin, end) < 0
-            and find(b"\n", begin, end) < 0
+            and _odd(payload, begin, end) is None
         )
 
     def _feed(self, payload: bytes) -> bytes:
@@ -225,6 +283,11 @@ class EventReader:
     def __init__(self, *, max_event: int = 1 << 20) -> None:
         self._held = bytearray()
         self._max = max_event
+
+    @property
+    def partial(self) -> bool:
+        """What was fed so far ends inside an event."""
+        return bool(self._held)
 
     def feed(self, payload: bytes) -> list[bytes]:
         """Return the data of the events that `payload` completes. Raises SseOverflow."""

@@ -12,6 +12,7 @@ from surgetank.policy.request import Usage
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError)
 """All that reading foreign JSON can raise."""
 
+_OF_TYPES: Final = {"overloaded_error": 503, "rate_limit_error": 429}  # Anthropic gives no code
 _STATUSES: Final = {str(status): status for status in range(400, 600)}
 
 
@@ -33,11 +34,27 @@ def read_usage(value: Any) -> Usage | None:
         return None
     prompt = _count(value.get("prompt_tokens"))
     if prompt is None:
-        return None
+        return _other_usage(value)
     output = _count(value.get("completion_tokens")) or 0  # embeddings and scores have none
     details = value.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
     return Usage(prompt, output, min(cached, prompt) if cached else 0)
+
+
+def _other_usage(value: dict[str, Any]) -> Usage | None:
+    """Read the usage of a response or a message.
+
+    A message's input_tokens leave out what its cache gave, which is told beside them.
+    """
+    prompt = _count(value.get("input_tokens"))
+    if prompt is None:
+        return None
+    details = value.get("input_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    read = _count(value.get("cache_read_input_tokens")) or 0
+    prompt += read + (_count(value.get("cache_creation_input_tokens")) or 0)
+    cached = min(cached or read, prompt)
+    return Usage(prompt, _count(value.get("output_tokens")) or 0, cached)
 
 
 def read_error(value: Any) -> StreamError | None:
@@ -50,8 +67,9 @@ def read_error(value: Any) -> StreamError | None:
     if not isinstance(value, dict):
         return StreamError(500, value if isinstance(value, str) else str(value)[:1000], "")
     message, kind = value.get("message"), value.get("type")
+    status = _STATUSES.get(str(value.get("code"))[:4]) or _OF_TYPES.get(str(kind), 500)
     return StreamError(
-        _STATUSES.get(str(value.get("code"))[:4], 500),
+        status,
         message if isinstance(message, str) else "",
         kind if isinstance(kind, str) else "",
     )
