@@ -140,7 +140,7 @@ def test_a_service_that_never_comes_back_is_told_as_such() -> None:
     run = rehearsed.run(lambda at, cycle: 0.1 if at < 0 and cycle == 0 else 3.0)
     found = report(run)
     assert found.recovery.censored == 10
-    assert "never back to normal" in _text(found)
+    assert "never back to normal" in told(found)
 
 
 def test_peaks_of_the_target_belong_to_their_phase() -> None:
@@ -168,7 +168,7 @@ def test_what_was_sent_is_read_back_beside_the_schedule() -> None:
 def test_a_run_that_was_cut_off_is_told_until_then() -> None:
     found = report(replace(_relapsing(), done=100.0))
     assert found.recovery.cycles == 2
-    assert "Cut off after 100 s of 6.7 min" in _text(found)
+    assert "Cut off after 100 s of 6.7 min" in told(found)
 
 
 def test_a_run_without_requests_has_a_report() -> None:
@@ -177,11 +177,11 @@ def test_a_run_without_requests_has_a_report() -> None:
     assert empty.requests == 0
     assert empty.attainment is None
     json.dumps(empty.to_json(), allow_nan=False)
-    assert "0 requests" in _text(empty)
+    assert "0 requests" in told(empty)
     assert "</html>" in html(page(replace(run, samples=run.samples.take(np.empty(0, int))), empty))
 
 
-def _text(found: Report, width: int = 110) -> str:
+def told(found: Report, width: int = 110) -> str:
     out = io.StringIO()
     show(found, console(out, width=width))
     return out.getvalue()
@@ -194,6 +194,7 @@ def test_json_has_requests_on_top_and_the_definitions() -> None:
         "phases": list(found["phases"]),
         "tenants": list(found["tenants"]),
         "recovery": found["recovery"] | {"each": list(found["recovery"]["each"])},
+        "recovery_histogram": {k: list(v) for k, v in found["recovery_histogram"].items()},
     }
     assert found["requests"] == 5
     assert found["phases"][1]["name"] == "pulse"
@@ -205,10 +206,10 @@ def test_json_has_requests_on_top_and_the_definitions() -> None:
 def test_text_and_page_tell_the_same_figures() -> None:
     run = rehearsed.run(lambda at, _: 0.8 if 0 <= at < 12 else 0.123, tenants=("amber", "blue <b>"))
     found = report(run)
-    text, whole = _text(found), html(page(run, found))
-    for told in ("123 ms", "800 ms", "recovery time", "amber", "P95 of the TTFT in the calmest"):
-        assert told in text
-        assert told in whole
+    text, whole = told(found), html(page(run, found))
+    for said in ("123 ms", "800 ms", "recovery time", "amber", "P95 of the TTFT in the calmest"):
+        assert said in text
+        assert said in whole
     assert "blue <b>" in text
     assert "blue <b>" not in whole
     assert "blue &lt;b&gt;" in whole
@@ -216,7 +217,7 @@ def test_text_and_page_tell_the_same_figures() -> None:
 
 
 def test_the_text_fits_80_columns() -> None:
-    text = _text(report(_relapsing()), width=80)
+    text = told(report(_relapsing()), width=80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "TTFT P95" in text
     assert "…" not in text
@@ -225,5 +226,5 @@ def test_the_text_fits_80_columns() -> None:
 def test_a_late_sender_makes_the_run_invalid_in_words() -> None:
     run = replace(rehearsed.run(), sender={"lag": {"p99": 0.05}, "valid": False})
     found = report(run)
-    assert "INVALID" in _text(found)
+    assert "INVALID" in told(found)
     assert "INVALID" in html(page(run, found))

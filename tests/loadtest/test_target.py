@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from surgetank.errors import InputError
+from surgetank.loadtest.client import Tls
 from surgetank.loadtest.prompts import COMPLETIONS, WordScale
 from surgetank.loadtest.target import Found, Target, preflight, public_address
 from surgetank.wire.http1 import LAST_CHUNK, chunk
 
+from . import certificate
 from .scripted import DONE, STREAM_HEAD, TOKEN
 
 HTML = b"HTTP/1.1 %b\r\ncontent-type: text/html\r\ncontent-length: 15\r\n\r\n<html>no</html>"
@@ -30,17 +34,20 @@ class Endpoint:
         answer: Callable[[dict[str, Any]], bytes] | None = None,
         *,
         tokenize: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._models = models
         self._answer = answer or served
         self._tokenize = tokenize
+        self._tls = tls
         self.asked: list[dict[str, Any]] = []
         self.heads: list[bytes] = []
 
     async def look(self, model: str = "", **options: Any) -> Found:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         port = server.sockets[0].getsockname()[1]
-        target = Target(f"http://127.0.0.1:{port}/v1", model, timeout=10, **options.pop("to", {}))
+        origin = "http://127.0.0.1" if self._tls is None else "https://localhost"
+        target = Target(f"{origin}:{port}/v1", model, timeout=10, **options.pop("to", {}))
         async with server, asyncio.timeout(20):
             return await preflight(target, **options)
 
@@ -132,6 +139,17 @@ def test_a_target_that_refuses_ignore_eos_is_asked_without_it() -> None:
     assert asyncio.run(Endpoint(ONE, picky).look(ignore_eos=False)).notes == ()
     with pytest.raises(InputError, match="400 unknown_parameter"):
         asyncio.run(Endpoint(ONE, picky).look(ignore_eos=True))
+
+
+@pytest.mark.parametrize("way", ["usage", "tokenizer"])
+def test_model_context_and_words_are_asked_over_tls_too(tmp_path: Path, way: str) -> None:
+    cafile, context = certificate.made(tmp_path)
+    endpoint = Endpoint(ONE, tokenize=True, tls=context)
+    found = asyncio.run(endpoint.look(to={"tls": Tls(str(cafile))}, count_by=way))
+    assert (found.asking.model, found.context) == ("m", 4096)
+    assert (found.scale, found.counted) == (WordScale(5.0, 7.0), way)
+    with pytest.raises(InputError, match="certificate is not trusted"):
+        asyncio.run(endpoint.look())
 
 
 def test_the_key_goes_with_every_question() -> None:

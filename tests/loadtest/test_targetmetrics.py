@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
 
+from surgetank.adapters import http
+from surgetank.loadtest.client import Tls
+from surgetank.loadtest.target import Target
 from surgetank.loadtest.targetmetrics import Reading, Row, Watch, find, least_interval, read, row
+from tests.loadtest import certificate
 
 CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 GATEWAY = """
@@ -113,7 +118,9 @@ def test_llamacpp_is_not_scraped_more_often_than_it_bears() -> None:
     assert least_interval(VLLM) == 0.0
 
 
-async def _serve(texts: list[str | None]) -> tuple[asyncio.Server, str]:
+async def _serve(
+    texts: list[str | None], tls: ssl.SSLContext | None = None
+) -> tuple[asyncio.Server, str]:
     """Answer GETs with `texts` in turn; None: close without an answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,8 +132,9 @@ async def _serve(texts: list[str | None]) -> tuple[asyncio.Server, str]:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    return server, f"http://127.0.0.1:{port}" if tls is None else f"https://localhost:{port}"
 
 
 def test_only_addresses_that_give_known_metrics_are_kept() -> None:
@@ -138,6 +146,25 @@ def test_only_addresses_that_give_known_metrics_are_kept() -> None:
 
     kept, url = asyncio.run(look())
     assert kept == [url]
+
+
+def test_metrics_are_read_over_tls_from_whom_the_certificate_says(tmp_path: Path) -> None:
+    cafile, context = certificate.made(tmp_path)
+    target = Target("https://localhost", tls=Tls(str(cafile)))
+
+    async def look() -> tuple[list[list[str]], str]:
+        server, url = await _serve([VLLM], context)
+        stranger = http.Tls(ssl.create_default_context())
+        plain, other = await _serve([VLLM])
+        async with server, plain:
+            asked = [target.trusted(url), stranger, None]
+            return [await find([url, other], (), tls) for tls in asked], url
+
+    (trusted, strange, without), url = asyncio.run(look())
+    assert trusted[:1] == [url]
+    assert len(trusted) == 2
+    assert url not in strange + without
+    assert len(strange) == len(without) == 1
 
 
 class _Told(list[Row]):

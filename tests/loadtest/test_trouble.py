@@ -105,7 +105,7 @@ REDIRECT = b"location: https://user:pw@engine.example/v1/chat/completions?key=se
         (json(405, b"{}"), Outcome.UPSTREAM_ERROR, "takes no POST"),
         (
             json(401, b'{"error":{"message":"secret","type":"auth","code":"invalid_api_key"}}'),
-            Outcome.UPSTREAM_ERROR,
+            Outcome.UNAUTHORIZED,
             "the key was not accepted; give a valid one (401 invalid_api_key)",
         ),
         (json(429, b"{}"), Outcome.ENGINE_BUSY, "refused (429)"),

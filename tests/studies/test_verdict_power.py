@@ -55,7 +55,7 @@ def test_planted_faults_are_found_in_a_few_short_runs() -> None:
     assert _score(Planted(), 5).different <= 1
 
 
-@pytest.mark.heavy  # two to four minutes of CPU
+@pytest.mark.heavy  # a quarter of a minute of CPU each
 @pytest.mark.parametrize("fault", ["slower", "doubled", "refused"])
 def test_of_100_runs_with_a_planted_fault_95_are_called_worse(fault: str) -> None:
     pulses = Pulses()

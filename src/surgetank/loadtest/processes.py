@@ -46,6 +46,7 @@ async def send(
     seed: int = 0,
     processes: Processes = "auto",
     tls: Tls | None = None,
+    start: float | None = None,
     stop: asyncio.Event | None = None,
     max_lag: float = MAX_LAG,
     on_progress: OnProgress | None = None,
@@ -54,7 +55,8 @@ async def send(
 
     `processes`: "auto" takes one for each 1,000 requests or 10,000 tokens a second that the
     schedule's busiest second may have, and no more than there are cores. One is this process.
-    `seed`: of the retries' jitter. `on_progress` is called four times a second. Raises InputError.
+    `seed`: of the retries' jitter. `start`: of the schedule, on time.monotonic's clock; as soon as
+    may be without. `on_progress` is called four times a second. Raises InputError.
     """
     schedule = sorted(shots, key=lambda shot: shot.at)
     count = processes_for(schedule) if processes == "auto" else processes
@@ -66,7 +68,7 @@ async def send(
             for index, shot in enumerate(schedule)
         ]
         jobs = [Job(url, named[n::count], rule, seed + n, tls) for n in range(count)]
-        return await _Crew(jobs, len(schedule), stop, max_lag, on_progress).run()
+        return await _Crew(jobs, len(schedule), stop, max_lag, on_progress).run(start)
     client = Client(url, tls=tls)
     tally = Tally()
     try:
@@ -77,6 +79,7 @@ async def send(
                     schedule,
                     rule=rule,
                     draws=random.Random(seed),
+                    start=start,
                     stop=stop,
                     max_lag=max_lag,
                     tally=tally,
@@ -141,14 +144,15 @@ class _Crew:
         self._tallies = [Tally() for _ in jobs]
         self._processes: list[asyncio.subprocess.Process] = []
 
-    async def run(self) -> LoadResult:
+    async def run(self, start: float | None) -> LoadResult:
         try:
             for _ in self._jobs:
                 self._processes.append(await _start())
             await asyncio.gather(
                 *(self._prepare(p, job) for p, job in zip(self._processes, self._jobs, strict=True))
             )
-            go = framed(Go(CLOCK() + _LEAD_IN, time.time() - CLOCK()))
+            soon = CLOCK() + _LEAD_IN
+            go = framed(Go(soon if start is None else start, time.time() - CLOCK()))
             for process in self._processes:
                 _write(process, go)
             stopping = asyncio.create_task(self._pass_on_stop())

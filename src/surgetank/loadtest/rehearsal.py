@@ -14,13 +14,15 @@ from typing import Any, Final, Protocol
 
 from surgetank.errors import InputError
 from surgetank.loadtest import outcome as words
+from surgetank.loadtest.phases import locate
 from surgetank.loadtest.processes import OnProgress, Processes, send
 from surgetank.loadtest.prompts import Prompts, UserBodies
 from surgetank.loadtest.runfile import Objective, Run, Samples
 from surgetank.loadtest.schedule import Schedule
 from surgetank.loadtest.shot import MAX_LAG, LoadResult, Shot
 from surgetank.loadtest.target import Found, Target
-from surgetank.loadtest.targetmetrics import Watch
+from surgetank.loadtest.targetmetrics import Headers, Watch
+from surgetank.loadtest.tokengaps import TokenGaps
 from surgetank.policy.record import RequestRecord
 from surgetank.policy.retry import NO_RETRIES, RetryRule
 
@@ -40,7 +42,7 @@ class Plan:
     """What is to be done. Times in seconds.
 
     `timeout` bounds each attempt, `abandon_after` is the patience of who asks. `metrics`: addresses
-    to scrape every `metrics_interval` seconds meanwhile.
+    to scrape every `metrics_interval` seconds meanwhile, with `metrics_headers`.
     """
 
     schedule: Schedule
@@ -53,6 +55,7 @@ class Plan:
     objective: Objective = field(default_factory=Objective)
     metrics: Sequence[str] = ()
     metrics_interval: float = 1.0
+    metrics_headers: Headers = field(default=(), repr=False)
     processes: Processes = "auto"
     max_lag: float = MAX_LAG
     seed: int = 0
@@ -88,12 +91,24 @@ def bodies_of(schedule: Schedule, found: Found, seed: int) -> Prompts:
 
 
 async def rehearse(
-    plan: Plan, *, stop: asyncio.Event, on_progress: OnProgress | None = None
+    plan: Plan,
+    *,
+    stop: asyncio.Event,
+    start: float | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Rehearsed:
-    """Send the schedule to its end, or until `stop` is set. Raises InputError."""
+    """Send the schedule to its end, or until `stop` is set. Raises InputError.
+
+    `start`: of the schedule, on time.monotonic's clock; as soon as may be without.
+    """
     schedule = plan.schedule
     wall = time.time()
-    watch = Watch(plan.metrics, plan.metrics_interval, plan.target.headers)
+    watch = Watch(
+        plan.metrics,
+        plan.metrics_interval,
+        plan.metrics_headers,
+        plan.target.trusted(*plan.metrics) if plan.metrics else None,
+    )
     watching = asyncio.create_task(watch.run(time.monotonic()))
     watched_from = time.time()
     try:
@@ -104,6 +119,7 @@ async def rehearse(
             seed=plan.seed,
             processes=plan.processes,
             tls=plan.target.tls,
+            start=start,
             stop=stop,
             max_lag=plan.max_lag,
             on_progress=on_progress,
@@ -111,20 +127,22 @@ async def rehearse(
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    start = _start(result.records, schedule, wall)
+    began = _start(result.records, schedule, wall)
     kept = [record for record in result.records if record.reason != words.STOPPED]
-    shift = watched_from - start
+    shift = watched_from - began
+    samples = _asked(Samples.of_records(kept, start=began), kept, schedule)
     run = Run(
         description={**schedule.description, **plan.clients()},
         fingerprint=schedule.fingerprint,
         duration=schedule.duration,
         phases=schedule.phases,
-        samples=_asked(Samples.of_records(kept, start=start), kept, schedule),
+        samples=samples,
         objective=plan.objective,
         done=max(0.0, min(result.elapsed, schedule.duration)) if result.stopped else None,
         target=plan.found.to_json(plan.target) | {"prompt_tokens": _counted(kept, schedule)},
         sender=result.sender_json(),
         metrics=[{**row, "t": round(row["t"] + shift, 3)} for row in watch.rows],
+        gaps=_gaps(kept, samples, schedule),
     )
     return Rehearsed(run, result, len(result.records) - len(kept), tuple(_notes(plan, watch)))
 
@@ -159,8 +177,19 @@ def _start(records: Sequence[RequestRecord], schedule: Schedule, wall: float) ->
 
 def _asked(samples: Samples, records: Sequence[RequestRecord], schedule: Schedule) -> Samples:
     """Give each sample the prompt tokens that were asked for: two runs of one schedule agree."""
-    rows = [int(record.id) for record in sorted(records, key=lambda r: r.scheduled or 0.0)]
+    rows = [int(record.id) for record in _by_time(records)]
     return replace(samples, prompt_tokens=schedule.prompt_tokens[rows])
+
+
+def _gaps(records: Sequence[RequestRecord], samples: Samples, schedule: Schedule) -> TokenGaps:
+    """Count the gaps between tokens; samples are in the order of their times."""
+    phase, _ = locate(schedule.phases, samples.scheduled)
+    seen = [record.token_gaps for record in _by_time(records)]
+    return TokenGaps.counted(seen, samples.tenant.codes, phase)
+
+
+def _by_time(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    return sorted(records, key=lambda r: r.scheduled or 0.0)
 
 
 def _counted(records: Sequence[RequestRecord], schedule: Schedule) -> dict[str, int]:

@@ -14,13 +14,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from surgetank.loadtest import resample
+from surgetank.loadtest import histograms, resample
 from surgetank.loadtest.cyclefigures import CycleView, view
+from surgetank.loadtest.histograms import Histogram
 from surgetank.loadtest.latency import DEFINITIONS as OF_LATENCY
 from surgetank.loadtest.latency import Seen, rank, seen
 from surgetank.loadtest.phases import ORDER, locate
 from surgetank.loadtest.recovery import overshoots
 from surgetank.loadtest.runfile import Objective, Run
+from surgetank.loadtest.tokengaps import Counts, itl
 from surgetank.policy.request import Kind
 from surgetank.traffic.dispersion import index_of_dispersion
 
@@ -42,6 +44,8 @@ DEFINITIONS: Final = MappingProxyType(
         "backlog": "requests that are due and have neither a first token nor an error yet; its area"
         " over a cycle is the sum of their waits",
         "overshoot": "how far the worst window's median TTFT of a cycle lies above the limit",
+        "ITL": "gap between two tokens of a stream, of all tokens that came, whatever became of"
+        " their request; tokens of one read have a gap of 0; counted in bins, within 4.5 %",
         "interval": "95 %, block bootstrap over cycles (4,000 resamples), Student's t",
         "IDC": "variance / mean of the counts in windows of w seconds; 1 in a Poisson stream",
     }
@@ -62,7 +66,7 @@ class Share:
     """Some of the requests. Rates are parts of them; `rate` is requests due per second.
 
     `retry_rate`: attempts beyond the first per request. `peaks`: highest values that the target
-    told in the phase, by name.
+    told in the phase, by name. `gaps`: between tokens, so many that `itl` is of.
     """
 
     name: str
@@ -82,6 +86,8 @@ class Share:
     tpot: Percentiles
     e2e: Percentiles
     e2e_sent: Percentiles
+    gaps: int
+    itl: Percentiles
     peaks: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -111,7 +117,11 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One run. Seconds, parts of one, requests."""
+    """One run. Seconds, parts of one, requests.
+
+    `recovery_histogram`: of the cycles, the censored ones at what they count as; `itl_histograms`:
+    by phase, and "all"; those that have gaps.
+    """
 
     requests: int
     completed: int
@@ -129,6 +139,8 @@ class Report:
     phases: tuple[Share, ...]
     tenants: tuple[Share, ...]
     recovery: Recovery
+    recovery_histogram: Histogram | None
+    itl_histograms: Mapping[str, Histogram]
     backlog: Interval  # area of a cycle, request-seconds
     backlog_peak: int
     overshoot: Interval
@@ -153,7 +165,7 @@ def report(run: Run) -> Report:
     all_seen = seen(run.samples, run.objective, phase, cycle)
     everyone = np.ones(len(all_seen), np.bool_)
     length = run.duration if run.done is None else min(run.done, run.duration)
-    whole = _share("all", run, all_seen, everyone, length)
+    whole = _share("all", run, all_seen, everyone, length, run.gaps.by_bin())
     cut = view(run)
     drawn = resample.weights(len(cut.whole), _SEED)
     attempts = int(all_seen.attempts.sum())
@@ -173,10 +185,21 @@ def report(run: Run) -> Report:
         whole=whole,
         phases=tuple(_phases(run, all_seen, length)),
         tenants=tuple(
-            _share(name, run, all_seen, all_seen.tenant == i, length)
+            _share(
+                name,
+                run,
+                all_seen,
+                all_seen.tenant == i,
+                length,
+                run.gaps.by_bin(run.gaps.tenant == i),
+            )
             for i, name in enumerate(run.samples.tenant.names)
         ),
         recovery=_recovery(cut, drawn),
+        recovery_histogram=(
+            None if cut.recovery is None else histograms.of_seconds(cut.recovery.seconds)
+        ),
+        itl_histograms=_itl_histograms(run),
         backlog=_over_cycles(cut.sums(cut.seen.waited), drawn),
         backlog_peak=int(backlog(all_seen)[1].max(initial=0)),
         overshoot=_over_cycles(_overshoots(cut), drawn),
@@ -196,7 +219,12 @@ def _phases(run: Run, all_seen: Seen, length: float) -> list[Share]:
         if not spans:
             continue
         share = _share(
-            name, run, all_seen, all_seen.phase == i, sum(end - start for start, end in spans)
+            name,
+            run,
+            all_seen,
+            all_seen.phase == i,
+            sum(end - start for start, end in spans),
+            run.gaps.by_bin(run.gaps.phase == i),
         )
         peaks: dict[str, float] = {}
         for sample in run.metrics:
@@ -212,7 +240,21 @@ def _with_peaks(share: Share, peaks: Mapping[str, float]) -> Share:
     return Share(**{name: getattr(share, name) for name in Share.__slots__} | {"peaks": peaks})
 
 
-def _share(name: str, run: Run, all_seen: Seen, rows: NDArray[np.bool_], length: float) -> Share:
+def _itl_histograms(run: Run) -> dict[str, Histogram]:
+    parts = {name: run.gaps.by_bin(run.gaps.phase == i) for i, name in enumerate(ORDER)}
+    parts["all"] = run.gaps.by_bin()
+    found = {name: histograms.of_gaps(part) for name, part in parts.items()}
+    return {name: histogram for name, histogram in found.items() if histogram is not None}
+
+
+def _share(  # noqa: PLR0917 - whose, of what, which of it
+    name: str,
+    run: Run,
+    all_seen: Seen,
+    rows: NDArray[np.bool_],
+    length: float,
+    gaps: Counts,
+) -> Share:
     part = all_seen.take(rows)
     count = len(part)
     by_kind = {kind: int(part.of_kind(kind).sum()) for kind in Kind}
@@ -239,6 +281,8 @@ def _share(name: str, run: Run, all_seen: Seen, rows: NDArray[np.bool_], length:
         tpot=_percentiles(part.tpot[~np.isnan(part.tpot)]),
         e2e=_percentiles(part.e2e),
         e2e_sent=_percentiles(part.e2e_sent),
+        gaps=int(gaps.sum()),
+        itl=Percentiles(*(itl(gaps, share) for share in (0.50, 0.95, 0.99))),
     )
 
 

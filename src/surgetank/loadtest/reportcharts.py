@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from surgetank.loadtest.histograms import Histogram
 from surgetank.loadtest.latency import Seen, seen
 from surgetank.loadtest.phases import PULSE, locate
 from surgetank.loadtest.report import Report, backlog
@@ -18,6 +19,7 @@ from surgetank.report import numbers
 from surgetank.report.charts import Axis, Chart, Series, Span
 
 _PLACES: Final = 600  # of a chart's time axis
+_LEAST_GAP: Final = 5e-5  # seconds, half the first bin: where gaps of zero stand on a log axis
 _METRICS: Final = (
     ("queue", "Queue of the target", "requests"),
     ("running", "Running on the target", "requests"),
@@ -44,6 +46,10 @@ def charts(run: Run, report: Report) -> Iterator[Chart]:
     yield _backlog(all_seen, x, spans)
     if report.recovery.each:
         yield recovery([("recovery time", report.recovery.each)])
+    if report.recovery_histogram is not None:
+        yield _recoveries(report.recovery_histogram, report.recovery.censored)
+    if report.itl_histograms:
+        yield _gaps(report.itl_histograms)
     for name, title, unit in _METRICS:
         at = [float(m["t"]) for m in run.metrics if name in m and "t" in m]
         if at:
@@ -144,6 +150,41 @@ def recovery(runs: Sequence[tuple[str, Sequence[float | None]]]) -> Chart:
         ),
         Axis("cycle"),
         Axis("seconds", show="seconds"),
+    )
+
+
+def _recoveries(found: Histogram, censored: int) -> Chart:
+    cut = f" {numbers.plural(censored, 'cycle')} not back before the next pulse stand at that time."
+    return Chart(
+        "recovery-histogram",
+        "How many cycles took how long to recover",
+        [float(i) for i in range(len(found.counts))],
+        (Series("cycles", [float(n) for n in found.counts], draw="bar", colour=0),),
+        Axis("recovery time, from", kind="names", names=tuple(map(numbers.seconds, found.edges))),
+        Axis("cycles"),
+        note=f"A bar is {numbers.seconds(found.edges[1])} wide.{cut if censored else ''}",
+    )
+
+
+def _gaps(found: Mapping[str, Histogram]) -> Chart:
+    """Part of each phase's gaps by their length, in the bins that any phase has."""
+    whole = found["all"]
+    curves = []
+    phases = {name: part for name, part in found.items() if name != "all"} or found
+    for i, (name, part) in enumerate(phases.items()):
+        total = sum(part.counts)
+        shares = dict(zip(part.edges, (n / total for n in part.counts), strict=False))
+        values = [shares.get(edge, 0.0) for edge in whole.edges[:-1]]
+        curves.append(Series(name, values, draw="step", colour=(1, 5, 0)[i % 3]))
+    return Chart(
+        "itl-histogram",
+        "Gaps between tokens, by phase",
+        [max(middle, _LEAST_GAP) for middle in whole.middles],
+        tuple(curves),
+        Axis("gap between two tokens", kind="log", show="seconds"),
+        Axis("part of the gaps", show="percent"),
+        wide=True,
+        note="Eight bins double the gap. Tokens that came in one read stand at the left end.",
     )
 
 

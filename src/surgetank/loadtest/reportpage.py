@@ -62,6 +62,11 @@ def _figures(report: Report) -> list[KeyFigure]:
 
 
 def _tables(what: str, shares: Sequence[Share]) -> tuple[Table, ...]:
+    of_tokens = Table(
+        (what, *words.TOKEN_HEAD),
+        [(share.name or "(none)", *words.token_cells(share)) for share in shares],
+        "Gaps between the tokens of a stream",
+    )
     return (
         Table(
             (what, *words.LATENCY_HEAD),
@@ -73,4 +78,5 @@ def _tables(what: str, shares: Sequence[Share]) -> tuple[Table, ...]:
             [(share.name or "(none)", *words.outcome_cells(share)) for share in shares],
             "What became of the requests",
         ),
+        *([of_tokens] if any(share.gaps for share in shares) else []),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -47,12 +47,13 @@ def _shares(console: Console, what: str, shares: Sequence[Share]) -> None:
     if not any(share.peaks for share in shares):
         outcome = [i for i in outcome if words.OUTCOME_HEAD[i] not in {"queue", "KV"}]
     names = [fitted(share.name or "(none)", 24) for share in shares]
-    for number, (head, cells, columns) in enumerate(
-        (
-            (words.LATENCY_HEAD, words.latency_cells, latency),
-            (words.OUTCOME_HEAD, words.outcome_cells, outcome),
-        )
-    ):
+    tables: list[tuple[Sequence[str], Callable[[Share], Sequence[str]], Sequence[int]]] = [
+        (words.LATENCY_HEAD, words.latency_cells, latency),
+        (words.OUTCOME_HEAD, words.outcome_cells, outcome),
+    ]
+    if any(share.gaps for share in shares):
+        tables.append((words.TOKEN_HEAD, words.token_cells, range(len(words.TOKEN_HEAD))))
+    for number, (head, cells, columns) in enumerate(tables):
         if number:
             console.print()
         rows = [

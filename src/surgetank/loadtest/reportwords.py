@@ -31,6 +31,7 @@ OUTCOME_HEAD: Final = (
     "queue",
     "KV",
 )
+TOKEN_HEAD: Final = ("ITL P50", "ITL P95", "ITL P99", "gaps between tokens")
 NEVER: Final = "never"  # a percentile that falls on a request without an answer
 
 
@@ -44,6 +45,13 @@ def latency_cells(share: Share) -> tuple[str, ...]:
         _seconds(share, share.e2e.p50),
         _seconds(share, share.e2e.p95),
     )
+
+
+def token_cells(share: Share) -> tuple[str, ...]:
+    """Give a row under TOKEN_HEAD."""
+    found = share.itl
+    times = (numbers.seconds(value) for value in (found.p50, found.p95, found.p99))
+    return (*times, numbers.count(share.gaps))
 
 
 def _all(share: Share, found: Percentiles) -> tuple[str, str, str]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from surgetank.errors import InputError
 from surgetank.loadtest.phases import ORDER, Phase, locate
+from surgetank.loadtest.tokengaps import BINS, TokenGaps
 from surgetank.policy.record import RequestRecord
 from surgetank.policy.request import Outcome
 
@@ -152,7 +153,7 @@ class Run:
 
     `done`: seconds after which it was cut off, None when it ran to its end. `metrics`: samples of
     the target, each with "t" (seconds from the start) and any of queue, running, kv (0..1),
-    preemptions (so far), replicas, gpu (0..1), gpu_memory (0..1).
+    preemptions (so far), replicas, gpu (0..1), gpu_memory (0..1). `gaps`: between tokens.
     """
 
     description: Mapping[str, Any]
@@ -165,6 +166,7 @@ class Run:
     target: Mapping[str, Any] = field(default_factory=dict)
     sender: Mapping[str, Any] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, float]] = ()
+    gaps: TokenGaps = field(default_factory=TokenGaps.none)
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -233,6 +235,7 @@ def encode(run: Run) -> bytes:
             "summary": dict(run.summary),
             "samples": columns,
             "metrics": [dict(sample) for sample in run.metrics],
+            "token_gaps": {name: getattr(run.gaps, name).tolist() for name in TokenGaps.__slots__},
         }
     )
 
@@ -267,6 +270,7 @@ def decode(data: bytes) -> Run:
         target=file.target,
         sender=file.sender,
         metrics=[{k: v for k, v in row.items() if v is not None} for row in file.metrics],
+        gaps=_gaps(file.token_gaps, len(file.samples.tenant.names)),
         summary=file.summary,
     )
 
@@ -309,6 +313,13 @@ class _Columns(msgspec.Struct):
     attempts: list[int]
 
 
+class _Gaps(msgspec.Struct):
+    tenant: list[int] = []
+    phase: list[int] = []
+    bin: list[int] = []
+    count: list[int] = []
+
+
 class _Objective(msgspec.Struct):
     ttft: float = Objective().ttft
     tpot: float | None = None
@@ -324,6 +335,7 @@ class _File(msgspec.Struct):
     sender: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     metrics: list[dict[str, float | None]] = []
+    token_gaps: _Gaps = msgspec.field(default_factory=_Gaps)
 
 
 def _phases(rows: Sequence[_Phase], duration: float) -> tuple[Phase, ...]:
@@ -370,6 +382,25 @@ def _samples(columns: _Columns) -> Samples:
         raise ValueError(f"samples: a number is too large: {error}") from error
     except ValueError as error:
         raise ValueError(f"samples: {error}") from error
+
+
+def _gaps(rows: _Gaps, tenants: int) -> TokenGaps:
+    for name, values, low, high in (
+        ("tenant", rows.tenant, 0, tenants),
+        ("phase", rows.phase, -1, len(ORDER)),
+        ("bin", rows.bin, 0, BINS),
+    ):
+        if values and not low <= min(values) <= max(values) < high:
+            raise ValueError(f"token_gaps.{name}: must be from {low} to {high - 1}")
+    try:
+        return TokenGaps(
+            np.array(rows.tenant, np.int32),
+            np.array(rows.phase, np.int8),
+            np.array(rows.bin, np.int16),
+            np.array(rows.count, np.int64),
+        )
+    except OverflowError as error:
+        raise ValueError(f"token_gaps: a number is too large: {error}") from error
 
 
 def _codes(name: str, labels: _Labels) -> NDArray[np.int32]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from surgetank.adapters import http
 from surgetank.adapters.engines import count_prompt_tokens
 from surgetank.adapters.http import FetchError, fetch
 from surgetank.errors import InputError
@@ -58,6 +59,16 @@ class Target:
         """What a question beside the run carries."""
         key = self.key("") or next(iter(self.keys.values()), "")
         return ((b"authorization", b"Bearer " + key.encode()),) if key else ()
+
+    def trusted(self, *urls: str) -> http.Tls | None:
+        """Tell by whom https addresses are trusted; None where none of these is one.
+
+        Without addresses, its own. Raises InputError when the CA file cannot be used.
+        """
+        asked = urls or (self.url,)
+        if not any(u.startswith("https://") for u in asked):
+            return None
+        return http.Tls(self.tls.context())
 
     def named(self) -> str:
         """Give the address without user name and password."""
@@ -144,15 +155,17 @@ def public_address(url: str) -> str | None:
 async def _model(target: Target) -> tuple[str, int | None]:
     """Name the model to ask for, and the longest context it is known to have."""
     rows: list[Any] = []
-    if target.root.startswith("http://"):
-        try:
-            answer = await fetch(
-                f"{target.root}/v1/models", timeout=_ASK_TIMEOUT, headers=target.headers
-            )
-            listing = json.loads(answer.body) if answer.status == 200 else {}
-            rows = listing.get("data", []) if isinstance(listing, dict) else []
-        except (FetchError, ValueError):
-            rows = []  # the first request will tell what is wrong
+    try:
+        answer = await fetch(
+            f"{target.root}/v1/models",
+            timeout=_ASK_TIMEOUT,
+            headers=target.headers,
+            tls=target.trusted(),
+        )
+        listing = json.loads(answer.body) if answer.status == 200 else {}
+        rows = listing.get("data", []) if isinstance(listing, dict) else []
+    except (FetchError, ValueError):
+        rows = []  # the first request will tell what is wrong
     by_name = {row["id"]: row for row in rows if isinstance(row, dict) and "id" in row}
     if not target.model and len(by_name) != 1:
         await _reachable(target)
@@ -220,8 +233,7 @@ async def _scale(
 
 async def _count(target: Target, asking: Asking, words: int) -> int | None:
     """Have the target count a prompt: vLLM's and SGLang's /tokenize, or llama.cpp's."""
-    if not target.root.startswith("http://"):
-        return None
+    trusted = target.trusted()
     text = Words(_OUT_OF_SEED).text(words, words)
     said = json.loads(asking.body(text, 1))
     asked = {name: said[name] for name in ("model", "messages", "prompt") if name in said}
@@ -232,6 +244,7 @@ async def _count(target: Target, asking: Asking, words: int) -> int | None:
             headers=(*target.headers, (b"content-type", b"application/json")),
             method="POST",
             body=json.dumps(asked).encode(),
+            tls=trusted,
         )
         counted = json.loads(answer.body) if answer.status == 200 else None
     except (FetchError, ValueError):
@@ -241,5 +254,10 @@ async def _count(target: Target, asking: Asking, words: int) -> int | None:
         return found
     members = {name: json.dumps(value).encode() for name, value in asked.items()}
     return await count_prompt_tokens(
-        target.root, asking.route, members, timeout=_ASK_TIMEOUT, headers=target.headers
+        target.root,
+        asking.route,
+        members,
+        timeout=_ASK_TIMEOUT,
+        headers=target.headers,
+        tls=trusted,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from surgetank.adapters.dialects import DIALECTS, by_name, parse_signals
-from surgetank.adapters.http import FetchError, fetch
+from surgetank.adapters.http import FetchError, Tls, fetch
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Row = dict[str, float]
@@ -124,11 +124,15 @@ def row(t: float, readings: Sequence[Reading]) -> Row | None:
 
 @dataclass(slots=True)
 class Watch:
-    """Scrapes every source again and again, and keeps a row for each round."""
+    """Scrapes every source again and again, and keeps a row for each round.
+
+    `headers` go to every source; `tls`: whom those of https have to be trusted by.
+    """
 
     urls: Sequence[str]
     interval: float = 1.0
     headers: Headers = ()
+    tls: Tls | None = None
     rows: list[Row] = field(default_factory=list)
     failures: int = 0
 
@@ -145,23 +149,23 @@ class Watch:
             due = max(due + self.interval, clock())
 
     async def _round(self) -> list[Reading]:
-        texts = await asyncio.gather(*(scrape(url, self.headers) for url in self.urls))
+        texts = await asyncio.gather(*(scrape(u, self.headers, self.tls) for u in self.urls))
         self.failures += sum(text is None for text in texts)
         return [reading for text in texts if text is not None for reading in read(text)]
 
 
-async def scrape(url: str, headers: Headers = ()) -> str | None:
+async def scrape(url: str, headers: Headers = (), tls: Tls | None = None) -> str | None:
     """Fetch one exposition; None when there is none."""
     try:
-        answer = await fetch(url, timeout=_TIMEOUT, headers=headers)
+        answer = await fetch(url, timeout=_TIMEOUT, headers=headers, tls=tls)
     except FetchError:
         return None
     return answer.text if answer.status == 200 else None
 
 
-async def find(urls: Sequence[str], headers: Headers = ()) -> list[str]:
+async def find(urls: Sequence[str], headers: Headers = (), tls: Tls | None = None) -> list[str]:
     """Keep those of the addresses that give metrics of a known kind."""
-    texts = await asyncio.gather(*(scrape(url, headers) for url in urls))
+    texts = await asyncio.gather(*(scrape(url, headers, tls) for url in urls))
     return [url for url, text in zip(urls, texts, strict=True) if text is not None and read(text)]
 
 

@@ -190,7 +190,7 @@ class _Client(asyncio.Protocol):
         ]
         self._upstream = connection
         self._answering = False
-        connection.begin(self, request_head(head.method, head.target, fields) + body)
+        connection.begin(self, request_head(head.method, head.target, fields), body)
 
     def upstream_head(self, head: ResponseHead) -> None:
         fields = [(n, v) for n, v in head.headers if n not in _HOP]

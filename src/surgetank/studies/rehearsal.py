@@ -157,7 +157,7 @@ class _Clock:
     ) -> _Clock:
         edges = np.append(np.arange(0.0, pulses.duration, _STEP), pulses.duration)
         middle = (edges[:-1] + edges[1:]) / 2
-        speed = _wandering(len(middle), service, chance) * _faulty(middle, pulses, phases, fault)
+        speed = _wandering(len(middle), service, chance) * speed_of(middle, pulses, phases, fault)
         engine = np.concatenate([[0.0], np.cumsum(speed * np.diff(edges))])
         return cls(
             np.append(edges, pulses.duration + _AFTER), np.append(engine, engine[-1] + _AFTER)
@@ -185,20 +185,26 @@ def _wandering(steps: int, service: Service, chance: np.random.Generator) -> Sec
     return speed
 
 
-def _faulty(at: Seconds, pulses: Pulses, phases: tuple[Phase, ...], fault: Planted) -> Seconds:
+def speed_of(at: Seconds, pulses: Pulses, phases: tuple[Phase, ...], fault: Planted) -> Seconds:
+    """Tell how fast a fault lets the engines go at these moments; 1 is their own speed."""
     speed = np.ones(len(at))
     if fault.fault == "slower pulses":
         for cycle in cycles(phases):
             speed[(at >= cycle.pulse) & (at < cycle.pulse_end)] = 1 / (1 + fault.size)
     elif fault.fault == "slower recovery":
-        spare = 1 - pulses.base / fault.capacity
-        slow = pulses.base / fault.capacity + spare / (1 + fault.size)
-        # Backlog at a pulse's end, and how long it now takes to go.
-        backlog = max(0.0, (pulses.peak - fault.capacity) * pulses.width)
-        lasts = backlog / (slow * fault.capacity - pulses.base)
+        slow, lasts = slower_recovery(pulses, fault)
         for cycle in cycles(phases):
             speed[(at >= cycle.pulse_end) & (at < min(cycle.pulse_end + lasts, cycle.until))] = slow
     return speed
+
+
+def slower_recovery(pulses: Pulses, fault: Planted) -> tuple[float, float]:
+    """Tell the speed of the engines after a pulse, and for how many seconds they have it."""
+    spare = 1 - pulses.base / fault.capacity
+    slow = pulses.base / fault.capacity + spare / (1 + fault.size)
+    # Backlog at a pulse's end, and how long it now takes to go.
+    backlog = max(0.0, (pulses.peak - fault.capacity) * pulses.width)
+    return slow, backlog / (slow * fault.capacity - pulses.base)
 
 
 def _serve(

@@ -8,18 +8,22 @@ different when it is "worse" or "better".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Final
 
 import numpy as np
 
 from surgetank.loadtest.cyclefigures import RECOVERY_TIME, view
-from surgetank.loadtest.verdict import DECIDING, compare
+from surgetank.loadtest.runfile import Objective
+from surgetank.loadtest.verdict import DECIDING, Comparison, compare
 from surgetank.studies.rehearsal import Planted, Pulses, Service, rehearse
 
-_FIRST: Final = 1_000  # seeds of the services: those of A, then those of B
+FRESH: Final = 20_300_000
+"""Base of seeds that nothing was ever chosen by: a test that the method has not seen."""
+
+_FIRST: Final = 1_000  # seeds of the services, beyond the base: those of A, then those of B
 _SECOND: Final = 2_000_000
 
 
@@ -31,6 +35,7 @@ class Case:
     pulses: Pulses
     service: Service
     planted: Planted
+    objective: Objective = field(default_factory=Objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +54,40 @@ class Score:
         return self.verdicts["better"] + self.verdicts["worse"]
 
 
-def score(case: Case, pairs: int, progress: Callable[[int], None] | None = None) -> Score:
-    """Run the pairs. The same case and number give the same."""
+def score(
+    case: Case, pairs: int, progress: Callable[[int], None] | None = None, *, base: int = 0
+) -> Score:
+    """Run the pairs. The same case, number and base of the seeds give the same."""
+
+    def found() -> Iterator[Comparison]:
+        for i in range(pairs):
+            pulses = replace(case.pulses, seed=case.pulses.seed + base + i)
+            services = (replace(case.service, seed=base + n + i) for n in (_FIRST, _SECOND))
+            before = rehearse(pulses, next(services), None, case.objective)
+            after = rehearse(pulses, next(services), case.planted, case.objective)
+            yield compare(before, after, keys=DECIDING)
+            if progress is not None:
+                progress(i + 1)
+
+    return scored(case, found())
+
+
+def scored(case: Case, comparisons: Iterable[Comparison]) -> Score:
+    """Count what the comparisons of one case said."""
     verdicts: Counter[str] = Counter()
     worse: Counter[str] = Counter()
     seen: dict[str, list[tuple[float, float]]] = {}
-    for i in range(pairs):
-        pulses = replace(case.pulses, seed=case.pulses.seed + i)
-        before = rehearse(pulses, replace(case.service, seed=_FIRST + i))
-        after = rehearse(pulses, replace(case.service, seed=_SECOND + i), case.planted)
-        found = compare(before, after, keys=DECIDING)
+    for found in comparisons:
         verdicts[found.verdict] += 1
         for figure in found.deciding:
             worse[figure.key] += figure.says == "worse"
             if figure.a is not None and figure.b is not None:
                 seen.setdefault(figure.key, []).append((figure.a, figure.b))
-        if progress is not None:
-            progress(i + 1)
     means = {
         key: (mean(a for a, _ in values), mean(b for _, b in values))
         for key, values in seen.items()
     }
-    return Score(case, pairs, verdicts, worse, means)
+    return Score(case, verdicts.total(), verdicts, worse, means)
 
 
 def doubling(

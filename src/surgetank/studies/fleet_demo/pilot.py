@@ -17,7 +17,8 @@ from typing import Final
 from surgetank.adapters.fleet import FleetEvents, Found
 from surgetank.autoscaler.controller import PoolController, Sinks
 from surgetank.autoscaler.ports import FlowObserver
-from surgetank.engine.literal import Batcher, Event, EventKind
+from surgetank.engine import replica as engine
+from surgetank.engine.literal import Event, EventKind
 from surgetank.loadtest.sender import Shot
 from surgetank.policy.effect import Cancel, Dispatch, Effect
 from surgetank.policy.flow import FlowControl
@@ -61,7 +62,7 @@ class Pilot:
         self._now = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._engines: dict[str, Batcher] = {}
+        self._engines: dict[str, engine.Replica] = {}
         self._streams: dict[str, set[str]] = {}
         self._draining: dict[str, Callable[[str], None]] = {}
         self._shots: dict[str, Shot] = {shot.id: shot for shot in schedule.shots}
@@ -137,15 +138,16 @@ class Pilot:
                 for replica, streams in self._streams.items():
                     if effect.request.id in streams:
                         self._engines[replica].abort(effect.request.id, self._now)
+                        self._wake(replica)  # it cuts the stretch under way
                         self._ended(replica, effect.request.id)
                 self._carry_out(
                     self._flow.finish(effect.request.id, effect.outcome, None, self._now)
                 )
 
     def _dispatch(self, request: Request, replica: str) -> None:
-        engine = self._engines[replica]
+        batcher = self._engines[replica]
         prompt = max(1, request.prompt_bytes // 4)
-        engine.add(request.id, prompt, self._shots[request.id].max_tokens or 1, self._now)
+        batcher.add(request.id, prompt, self._shots[request.id].max_tokens or 1, self._now)
         self._streams[replica].add(request.id)
         self._wake(replica)
 
@@ -155,10 +157,10 @@ class Pilot:
             self._at(due, lambda: self._engine_step(replica, due))
 
     def _engine_step(self, replica: str, due: float) -> None:
-        engine = self._engines.get(replica)
-        if engine is None or engine.due != due:
+        batcher = self._engines.get(replica)
+        if batcher is None or batcher.due != due:
             return
-        events = engine.step(self._now)
+        events = batcher.step(self._now)
         self._wake(replica)
         for event in events:
             self._hear(replica, event)
@@ -191,7 +193,7 @@ class Pilot:
 
     def start(self, replica: str, *, as_standby: bool) -> None:
         del as_standby
-        self._engines[replica] = Batcher(self._profile)
+        self._engines[replica] = engine.Replica(self._profile, plain=True)
         self._streams[replica] = set()
         ready = self._now + _SPAWN + self._setup.cold_start
         self._at(ready, lambda: self._ready(replica))
