@@ -23,8 +23,8 @@ from surgetank.traffic.trace import UNKNOWN, BadRow, Batch, Labels, Seconds
 
 CHARACTERS_PER_TOKEN: Final = 4  # English prose with the usual tokenizers
 NO_TIME: Final = "no time of arrival"
-_COUNTS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "max_tokens", "priority")
-_OPTIONAL: Final = frozenset({"max_tokens", "priority"})  # -1 and words say "none" here
+_COUNTS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "max_tokens")
+_OPTIONAL: Final = "max_tokens"  # -1 and words say "none" here
 _LONG: Final = 600.0  # seconds: few requests last as long
 _FARTHEST: Final = 1e10  # seconds from 1970
 _SHOWABLE: Final = re.compile(
@@ -155,9 +155,11 @@ class Assembly:
         for name in _COUNTS:
             for column in by_name.get(name, ()):
                 count, wrong = cells.counts(found[column])
-                if name not in _OPTIONAL:
+                if name != _OPTIONAL:
                     flag(wrong, column, "a whole number")
                 made[name] = count if name not in made else _first_known(made[name], count)
+        for column in by_name.get("priority", ())[:1]:
+            made["priority"] = cells.priorities(found[column])
         for name in ("duration", "ttft"):
             for column in by_name.get(name, ()):
                 time, wrong = cells.seconds(found[column], column.unit)

@@ -73,6 +73,15 @@ def counts(cells: Sequence[Cell] | Seconds) -> tuple[Counts, Flags]:
     return found, bad
 
 
+def priorities(cells: Sequence[Cell] | Seconds) -> Counts:
+    """Read whole numbers of either sign; a gap, or what is no number, is 0: the usual priority."""
+    if not isinstance(cells, np.ndarray):
+        found, bad = _numbers(cells, {})
+        cells = np.where(bad, np.nan, found)
+    known = np.where(np.isfinite(cells), cells, 0.0)
+    return np.clip(np.trunc(known), -MOST_TOKENS, MOST_TOKENS).astype(np.int64)
+
+
 def seconds(cells: Sequence[Cell] | Seconds, unit: TimeUnit | None) -> tuple[Seconds, Flags]:
     """Read durations in `unit` (None: seconds) or with their own; negative ones are gaps."""
     if isinstance(cells, np.ndarray):

@@ -6,6 +6,7 @@ counted. It never keeps the text of a prompt.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,10 +39,11 @@ class Account:
     notes: list[str] = field(default_factory=list)  # said once each
 
     def skip(self, line: int, reason: str) -> None:
-        """Count a row that cannot be read; the first few are kept with their reason."""
+        """Count a row that cannot be read; the first few of the log are kept with their reason."""
         self.skipped += 1
-        if len(self.bad) < SHOWN:
-            self.bad.append(BadRow(line, reason))
+        if len(self.bad) < SHOWN or line < self.bad[-1].line:  # readers tell some at their end
+            insort(self.bad, BadRow(line, reason), key=lambda row: row.line)
+            del self.bad[SHOWN:]
 
     def note(self, text: str) -> None:
         """Remember what a reader of the figures must know."""

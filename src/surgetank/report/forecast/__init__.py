@@ -1,0 +1,1 @@
+"""How well a log could be forecast, on a terminal and as a page."""
