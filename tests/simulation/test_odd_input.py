@@ -59,6 +59,31 @@ def test_a_mistyped_policy_is_guessed() -> None:
     assert "did you mean surgetank?" in refused(*PULSE, "--policy", "surgtank")
 
 
+SPLIT = """
+autoscaler:
+  pools:
+    - {model: tiny, role: prefill, base: 1, max_replicas: 1, process: {command: "run {port}"}}
+    - {model: tiny, role: decode, base: 1, max_replicas: 1, process: {command: "run {port}"}}
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--vary", "replicas=1", "--out", "out.parquet"]])
+def test_a_policy_that_cannot_split_requests_is_told_before_another_runs(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("surgetank.yaml").write_text(SPLIT)
+    arguments = [*PULSE, "-c", "surgetank.yaml", "--records", "{policy}"]
+    told = refused(
+        *(arguments if not more else arguments[:-2]), "--policy", "static,fifo-cap", *more
+    )
+    assert told == (
+        "--policy fifo-cap: the pool tiny/prefill serves one half of a request, and it sends a"
+        " whole one to each replica: take surgetank or static"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["surgetank.yaml"]
+
+
 @pytest.mark.parametrize("option", ["--records", "--journal", "--html"])
 def test_a_file_of_single_runs_is_not_silently_left_out_of_a_sweep(option: str) -> None:
     told = refused(*PULSE, "--vary", "replicas=1", "--out", "x.parquet", option, "x")
@@ -111,3 +136,17 @@ def test_a_profile_of_impossible_size_is_one_line() -> None:
     text = re.sub(r"kv_blocks = \d+", f"kv_blocks = {10**20}", written.toml(profile.find("tiny")))
     with pytest.raises(InputError, match=r"x\.toml: kv_blocks = 10{20}: must be <= 1e\+09"):
         profile.parse(text, "x.toml")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--policy", "static:99999999"),
+        ("--policy", "static", "--replicas", "99999999"),
+        ("--policy", "surgetank", "--max-replicas", "99999999"),
+    ],
+)
+def test_more_replicas_than_a_machine_can_hold_are_refused_at_once(
+    arguments: tuple[str, ...],
+) -> None:
+    assert "must be at most 100,000 replicas" in refused(*PULSE, *arguments)

@@ -277,6 +277,55 @@ def test_prefill_and_decode_replicas_serve_a_request_one_after_the_other() -> No
     assert 0.39 <= second.ended - second.first_token <= 0.41 + 1e-9
 
 
+@pytest.mark.parametrize("name", ["passthrough", "passthrough:round_robin", "fifo-cap:4"])
+def test_what_sends_whole_requests_refuses_replicas_that_serve_half_of_one(name: str) -> None:
+    pools = tuple(
+        PoolPlan(model=MODEL, profile=engine(), role=role) for role in (Role.PREFILL, Role.DECODE)
+    )
+    made = Scenario(workload=load([0.0]), pools=pools, policy=name)
+    with pytest.raises(InputError, match=rf"--policy {name}: the pool {MODEL}/prefill serves one"):
+        simulate(made)
+
+
+@pytest.mark.parametrize("kind", ["exact", "literal"])
+def test_prefill_of_a_request_that_is_cut_before_its_first_token_is_wasted(kind: str) -> None:
+    made = scenario(
+        load([0.0], prompt=1000, output=10),
+        profile=engine(max_num_batched_tokens=100),  # ten steps of 10 ms
+        policy="passthrough",
+        clients=ClientSpec(patience=0.045),
+        engine=kind,
+    )
+    result = simulate(made)
+    assert [record.outcome for record in result.records()] == ["abandoned"]
+    assert result.wasted_tokens == 500  # the fifth chunk is under way
+    served = replace(made, clients=ClientSpec())
+    assert simulate(served).wasted_tokens == 0
+
+
+def test_a_prompt_that_waits_or_is_found_in_the_cache_wastes_nothing() -> None:
+    both = of_batch(
+        Batch(
+            arrived=np.zeros(2),
+            prompt_tokens=np.array([1000, 1000]),
+            output_tokens=np.array([500, 10]),
+            cached_tokens=np.array([800, 0]),
+        )
+    )
+    made = scenario(
+        both,
+        profile=engine(max_num_seqs=1),
+        policy="passthrough",
+        clients=ClientSpec(timeout=1.0),
+    )
+    result = simulate(made)
+    first, second = result.records()
+    assert (first.outcome, second.outcome) == ("abandoned", "abandoned")
+    assert second.first_token is None
+    assert first.output_tokens is not None
+    assert result.wasted_tokens == 200 + first.output_tokens
+
+
 def test_models_are_served_by_pools_of_their_own() -> None:
     both = of_batch(
         Batch(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from surgetank.adapters.logs import read_log
 from surgetank.errors import InputError
 from surgetank.simulation.pulses import PHASES, draw_pulse, parse_senders
 from surgetank.simulation.workload import Workload, from_trace, of_batch
@@ -119,3 +122,23 @@ def test_a_log_without_tokens_says_what_is_needed() -> None:
         from_trace(Trace.of([Batch(np.array([0.0]))]))
     with pytest.raises(InputError, match="--output"):
         from_trace(Trace.of([Batch(np.array([0.0]), np.array([5]))]))
+
+
+def test_rows_without_a_priority_have_the_default_one_and_others_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "arrived_at,num_prefill_tokens,num_decode_tokens,priority\n"
+        "0,9,9,2\n1,9,9,\n2,9,9,-1\n3,9,9,-7\n"
+    )
+    load = from_trace(read_log(log))
+    assert load.priority is not None
+    assert load.priority.tolist() == [2, 0, -1, -7]
+
+
+def test_a_log_without_priorities_has_none() -> None:
+    batch = Batch(
+        arrived=np.arange(2.0), prompt_tokens=np.ones(2, int), output_tokens=np.ones(2, int)
+    )
+    assert of_batch(batch).priority is None

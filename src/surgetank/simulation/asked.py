@@ -184,7 +184,7 @@ def _meant(setting: str, part: str, spec: type) -> str:
 
 def check(asked: Asked) -> None:
     """Raise InputError for what can be told without reading a log or drawing a pulse."""
-    policy(asked.policy)
+    policy(asked.policy).check((pool.model, pool.role) for pool in asked.pools)
     _clients(asked)
     _engines(asked)
     parse_senders(asked.tenants)

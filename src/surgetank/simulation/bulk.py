@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgetank.engine.bulk import Results, Routing, run_fleet
-from surgetank.engine.replica import Replica
+from surgetank.engine.numbered import Numbered
 from surgetank.policy.replica import Role
 from surgetank.policy.request import Outcome
 from surgetank.simulation.clients import ClientSpec
@@ -93,7 +93,7 @@ def simulate_bulk(scenario: Scenario, *, progress: Progress | None = None) -> Re
             steps += found.steps
             before += sent
         machines += [
-            Machine(f"{pool.name}-{i}", len(machines) + i, pool, Replica(pool.profile), begin)
+            Machine(f"{pool.name}-{i}", len(machines) + i, pool, Numbered(pool.profile), begin)
             for i in range(pool.replicas)
         ]
     end = max(begin, float(columns.ended.max())) if rows else begin

@@ -6,7 +6,7 @@ to the last, in whatever state.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from math import inf
 
 import numpy as np
@@ -29,6 +29,7 @@ class Machine:
         "fresh",
         "gone",
         "id",
+        "longest",
         "node",
         "plan",
         "ready",
@@ -42,6 +43,7 @@ class Machine:
         self.code = code
         self.plan = plan
         self.engine = engine
+        self.longest = plan.profile.max_model_len
         self.replica: Replica = plan.replica(name)
         self.asked = asked
         self.node = -1
@@ -96,7 +98,7 @@ class Nodes:
 
 
 class Fleet:
-    """All machines, and the order of their next steps."""
+    """All machines, and the order of their next steps: what `armed` overtook stays in `heap`."""
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}  # those that are not gone
@@ -119,26 +121,23 @@ class Fleet:
     def arm(self, machine: Machine) -> None:
         """Note when its next step is due, after anything that may have moved it."""
         due = machine.engine.due
-        if due is None:
+        if due == inf:
             machine.armed = -1.0
         elif due != machine.armed:
             machine.armed = due
             self._pushed += 1
             heappush(self.heap, (due, self._pushed, machine))
 
-    def next_step(self) -> float:
-        """When the first step is due; inf for never. Entries that were overtaken are dropped."""
-        heap = self.heap
-        while heap and heap[0][0] != heap[0][2].armed:
-            heappop(heap)
-        return heap[0][0] if heap else inf
-
-    def hours(self, end: float) -> float:
-        """Replica-hours up to `end`: starting, warm, serving and draining alike."""
-        seconds = sum(
-            max(0.0, min(end, end if m.gone is None else m.gone) - m.asked) for m in self.all
-        )
-        return seconds / 3600
+    def stepped(self, machine: Machine, was: float) -> None:
+        """Note the same of the machine that is first in the heap, after the step due then."""
+        due = machine.engine.due
+        if due == inf:
+            machine.armed = -1.0
+            heappop(self.heap)
+        elif due != was:
+            machine.armed = due
+            self._pushed = pushed = self._pushed + 1
+            heapreplace(self.heap, (due, pushed, machine))
 
 
 def draw_start(start: ColdStart, nodes: Nodes, node: int | None, rng: np.random.Generator) -> Start:

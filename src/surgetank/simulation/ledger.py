@@ -36,6 +36,7 @@ class Ledger:
         "position",
         "predicted",
         "preemptions",
+        "prefilled",
         "queued",
         "reasons",
         "replica",
@@ -60,6 +61,9 @@ class Ledger:
         self.reasons: dict[int, str] = {}
         self.predicted: dict[int, float] = {}
         self.position: dict[int, int] = {}
+        self.prefilled: dict[
+            int, int
+        ] = {}  # prompt tokens computed where it was cut before its first token
 
     def __len__(self) -> int:
         return len(self.root)

@@ -6,7 +6,7 @@ live code itself: FlowControl, ScalePolicy, Pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final, Protocol, cast, get_args
@@ -15,7 +15,10 @@ from surgetank.errors import InputError
 from surgetank.policy.flow import FlowControl
 from surgetank.policy.journal import Journal
 from surgetank.policy.plan import Observation, ScalePlan, ScaleSpec
+from surgetank.policy.replica import Role
 from surgetank.policy.scaling import ScalePolicy
+from surgetank.simulation.baselines.named import BASELINES, Named
+from surgetank.simulation.baselines.rule import Ruled
 from surgetank.simulation.plain import Choice, Gateway, PlainGateway, Questions
 from surgetank.simulation.scenario import PoolPlan, Scenario
 
@@ -61,6 +64,7 @@ class Policy:
     """One way to run a fleet. `tick_interval` and `metric_lag` are the scaler's own, seconds.
 
     `journals`: its gateway is FlowControl, which can write down what it decides.
+    `splits`: it sends a request to prefill and decode where those are apart.
     `routing`: how `engine.bulk` names it, for one that only spreads requests; None: it decides.
     """
 
@@ -76,6 +80,16 @@ class Policy:
     metric_lag: float = 0.0
     routing: Choice | None = None
     journals: bool = True
+    splits: bool = True
+
+    def check(self, pools: Iterable[tuple[str, Role]]) -> None:
+        """Raise InputError for pools, each a model and a role, that it cannot send to."""
+        for model, role in pools:
+            if not self.splits and role is not Role.BOTH:
+                raise InputError(
+                    f"--policy {self.name}: the pool {model}/{role} serves one half of a request,"
+                    " and it sends a whole one to each replica: take surgetank or static"
+                )
 
 
 def _fixed(pool: PoolPlan, _spec: ScaleSpec) -> Scaler:
@@ -113,7 +127,7 @@ def _surgetank(setup: Setup) -> Built:
 
 
 def _scaling(_pool: PoolPlan, spec: ScaleSpec) -> Scaler:
-    return ScalePolicy(spec, role=_pool.role)
+    return ScalePolicy(spec, role=_pool.role, explains=False)
 
 
 def _number(argument: str, name: str) -> int:
@@ -167,6 +181,7 @@ def _make_passthrough(argument: str) -> Policy:
         _without_standbys,
         routing=cast("Choice", choice),
         journals=False,
+        splits=False,
     )
 
 
@@ -186,6 +201,7 @@ def _make_fifo(argument: str) -> Policy:
         _fixed,
         _without_standbys,
         journals=False,
+        splits=False,
     )
 
 
@@ -194,11 +210,43 @@ def _none(argument: str, name: str) -> None:
         raise InputError(f"--policy {name}:{argument}: {name} takes no argument")
 
 
+def _make_baseline(name: str, baseline: Named) -> Callable[[str], Policy]:
+    """Make a policy of somebody else's rule behind the live gateway, with the same warm pool."""
+
+    def make(argument: str) -> Policy:
+        knob = baseline.default
+        if argument:
+            try:
+                knob = float(argument)
+            except ValueError:
+                knob = 0.0
+            if not 0 < knob < _MOST_KNOB:
+                raise InputError(
+                    f"--policy {name}:{argument}: must be a number > 0 ({baseline.knob})"
+                )
+
+        def scaler(pool: PoolPlan, spec: ScaleSpec) -> Scaler:
+            return Ruled(
+                baseline.make(knob, spec),
+                least=pool.replicas,
+                most=spec.max_replicas,
+                standbys=pool.standbys,
+            )
+
+        text = f"{name}:{argument}" if argument else name
+        return Policy(text, baseline.about, _surgetank, scaler, scales=True)
+
+    return make
+
+
+_MOST_KNOB: Final = 1e9
+
 POLICIES: Final[Mapping[str, Callable[[str], Policy]]] = {
     "surgetank": _make_surgetank,
     "static": _make_static,
     "fifo-cap": _make_fifo,
     "passthrough": _make_passthrough,
+    **{name: _make_baseline(name, baseline) for name, baseline in BASELINES.items()},
 }
 """Name -> what makes it of the argument after the colon ("" without one)."""
 

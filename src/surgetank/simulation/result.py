@@ -106,12 +106,21 @@ class Result:
     def wasted_tokens(self) -> int:
         """Tokens computed for answers that nobody got whole: their prompts and what came of them.
 
-        Recomputing after preemptions is not in it: `preemptions` counts those.
+        Of a prompt that was cut off, what had been computed, a chunk under way too; nowhere what
+        the prefix cache held. Recomputing after preemptions is not in it: `preemptions` counts
+        those.
         """
         ledger, load = self.ledger, self.scenario.workload
-        lost = (np.asarray(ledger.outcome) != COMPLETED) & ~np.isnan(np.asarray(ledger.first))
-        root = np.asarray(ledger.root, np.int64)[lost]
-        return int(load.prompt[root].sum() + np.asarray(ledger.output)[lost].sum())
+        lost = np.asarray(ledger.outcome) != COMPLETED
+        begun = lost & ~np.isnan(np.asarray(ledger.first))
+        root = np.asarray(ledger.root, np.int64)[begun]
+        prompts = load.prompt[root]
+        if load.cached is not None:
+            prompts = prompts - np.clip(load.cached[root], 0, prompts - 1)
+        total = int(prompts.sum() + np.asarray(ledger.output)[begun].sum())
+        if isinstance(ledger, Columns):  # there nobody leaves
+            return total
+        return total + sum(n for row, n in ledger.prefilled.items() if lost[row])
 
     def records(self) -> Iterator[RequestRecord]:
         """One for each attempt, in the order in which they were offered."""

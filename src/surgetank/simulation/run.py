@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from heapq import heappop
 from math import inf
 from typing import Final
 
@@ -38,15 +39,17 @@ class ConservationError(AssertionError):
 def simulate(
     scenario: Scenario,
     *,
+    chosen: Policy | None = None,
     journal: Callable[[str], object] | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Run a scenario to its end: until every client has an answer, or has given up.
 
-    `journal`: takes the lines of the gateway's journal (`policy.journal.replay` reads them). Raises
-    InputError for a scenario that cannot be, ConservationError when requests do not add up.
+    `chosen`: a policy that has no name; None: the scenario's. `journal`: takes the lines of the
+    gateway's journal (`policy.journal.replay` reads them). Raises InputError for a scenario that
+    cannot be, ConservationError when requests do not add up.
     """
-    return _Run(scenario, policy(scenario.policy), journal, progress).run()
+    return _Run(scenario, chosen or policy(scenario.policy), journal, progress).run()
 
 
 class _Run:
@@ -61,6 +64,7 @@ class _Run:
     ) -> None:
         self._scenario = scenario
         self._policy = chosen
+        chosen.check((pool.model, pool.role) for pool in scenario.pools)
         self._progress = progress
         chance, starts = np.random.default_rng([scenario.seed, 1]).spawn(2)
         flow, self._questions = chosen.gateway(Setup(scenario, chance.random, journal))
@@ -126,26 +130,33 @@ class _Run:
         arrived.append(inf)
         next_row = events = 0
         next_arrival = arrived[0]
-        offer, step, next_step, heap = serving.offer, serving.step, fleet.next_step, fleet.heap
+        offer, step, heap = serving.offer, serving.step, fleet.heap
         while serving.open:
             events += 1
-            due, then, deadline = next_step(), timeline.next, serving.armed
-            if deadline <= next_arrival and deadline <= then and deadline <= due:
+            due = inf
+            while heap:
+                due, _, machine = heap[0]
+                if due == machine.armed:
+                    break
+                heappop(heap)  # it was overtaken
+                due = inf
+            then, deadline = timeline.next, serving.armed
+            if due < next_arrival and due < then and due < deadline:
+                now = due
+                step(machine, due)
+            elif deadline <= next_arrival and deadline <= then:
                 now = deadline
                 serving.advance(now)
-            elif then <= next_arrival and then <= due:
+            elif then <= next_arrival:
                 now = then
                 timeline.run()
-            elif next_arrival <= due:
+            else:
                 now = next_arrival
                 offer(next_row, now)
                 next_row += 1
                 next_arrival = arrived[next_row]
                 if self._progress is not None and not next_row % _TOLD_EVERY:
                     self._progress(next_row, rows, now)
-            else:
-                now = due
-                step(heap[0][2], due)
         self._events = events
         return now
 
@@ -164,11 +175,12 @@ class _Run:
     def _check(self) -> None:
         """Requests add up, here, in the gateway and on the engines; no KV is over."""
         machines = self._fleet.machines.values()
-        _add_up(self._questions.counts(), self._serving.alive)
+        counts = self._questions.counts()
+        _add_up(counts, self._serving.alive)
         for machine in machines:
             _kv_holds(machine)
         placed = sum(len(machine.rows) for machine in machines)
-        running = self._questions.counts().running
+        running = counts.running
         split = any(pool.role is not Role.BOTH for pool in self._scenario.pools)
         if placed > running or (placed < running and not split):
             raise ConservationError(f"{placed} requests are on engines: the gateway has {running}")

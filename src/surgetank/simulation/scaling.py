@@ -83,6 +83,8 @@ class PoolShell:
         self._deadline: float | None = None
         self._started = self._failed = 0  # since the last sample
         self._start_times: list[float] = []
+        self._here: dict[str, Machine] = {}  # its machines that are not gone
+        self._preempted = 0  # by those that are
 
     def begin(self, now: float) -> None:
         """Take in the replicas that are there when the simulation starts."""
@@ -91,7 +93,7 @@ class PoolShell:
             machine.node = node = self._nodes.take() or 0
             self._nodes.loaded(node)
             machine.ready = now
-            self._carry_out(self._pool.adopt(machine.id, now, serving=i < self.plan.replicas), now)
+            self._pool.adopt(machine.id, now, serving=i < self.plan.replicas)
             if i < self.plan.replicas:
                 self._around.world.join(machine, now)
 
@@ -221,13 +223,17 @@ class PoolShell:
 
     def _new(self, name: str, now: float) -> Machine:
         around = self._around
-        return around.fleet.add(name, self.plan, around.engine(self.plan.profile), now)
+        machine = around.fleet.add(name, self.plan, around.engine(self.plan.profile), now)
+        self._here[name] = machine
+        return machine
 
     def _remove(self, machine: Machine, now: float) -> None:
         around = self._around
         around.world.leave(machine, now)
         around.world.cut(machine, now)
         around.fleet.remove(machine, now)
+        if self._here.pop(machine.id, None) is not None:
+            self._preempted += machine.engine.preemptions
         if machine.node >= 0:
             self._nodes.give_back(machine.node)
             machine.node = -1
@@ -237,7 +243,7 @@ class PoolShell:
     def _sample(self, reading: Ingress, wanted: int, now: float) -> None:
         counts = self._pool.counts()
         held, room = reading.kv_held, reading.kv_capacity
-        machines = [m for m in self._around.fleet.all if m.plan is self.plan]
+        preempted = sum(machine.engine.preemptions for machine in self._here.values())
         self.samples.append(
             FleetSample(
                 t=now + self._around.origin,
@@ -253,7 +259,7 @@ class PoolShell:
                 queue_age=reading.queue_age,
                 running=reading.running,
                 kv=held / room if held is not None and room else None,
-                preemptions=sum(m.engine.preemptions for m in machines),
+                preemptions=self._preempted + preempted,
                 started=self._started,
                 failed=self._failed,
                 start_times=tuple(self._start_times),

@@ -22,6 +22,7 @@ from surgetank.policy.tenant import Tenant, Tier
 from surgetank.simulation.clients import ClientSpec
 from surgetank.simulation.workload import Workload
 
+MOST_REPLICAS = 100_000  # of a pool; ten thousand take seconds, a hundred million no machine holds
 _MOST_STANDBYS = 4  # as ScaleSpec.max_standbys
 
 
@@ -51,6 +52,8 @@ class PoolPlan:
         """Raise InputError for sizes that do not fit."""
         if self.replicas < 0 or self.standbys < 0:
             raise InputError(f"pool {self.model}: replicas and standbys must be >= 0")
+        if max(self.most, self.replicas + self.standbys) > MOST_REPLICAS:
+            raise InputError(f"pool {self.model}: must be at most {MOST_REPLICAS:,} replicas")
         if self.most < max(1, self.replicas):
             raise InputError(
                 f"pool {self.model}: max_replicas = {self.most}: must be >= {max(1, self.replicas)}"

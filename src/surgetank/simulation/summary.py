@@ -54,8 +54,8 @@ class Summary:
     """One run. Token counts, seconds, requests/s, hours; `attainment` 0..1.
 
     `amplification`: calls of the gateway per request. `goodput_rps`: requests within their
-    objectives per second of the workload, which counts as a second at least. `wasted_tokens`: of
-    answers that nobody got whole.
+    objectives per second of the workload, which counts as a second at least. `wasted_tokens`:
+    computed for answers that nobody got whole.
     """
 
     policy: str
@@ -76,7 +76,7 @@ class Summary:
     launches: int  # starts asked for
     failed_starts: int  # those that failed or were denied
     preemptions: int  # on all engines
-    wasted_tokens: int  # prompts and output of answers that nobody got whole
+    wasted_tokens: int  # computed for answers that nobody got whole: prompt and output
     amplification: float  # calls of the gateway per request
     span_s: float  # that the arrivals stand for
     end_s: float  # when the last request ended, in the simulation's time

@@ -25,7 +25,8 @@ class Workload:
     """Requests to come, sorted by arrival; all columns are of one length.
 
     `arrived`: seconds after `origin`, which records add again. `max_tokens` and `cached` may be
-    None; UNKNOWN in a row is none. `span`: seconds that the arrivals stand for.
+    None; UNKNOWN in a row is none. `priority`: lower goes first; None is 0 for all. `span`: seconds
+    that the arrivals stand for.
     """
 
     arrived: Seconds

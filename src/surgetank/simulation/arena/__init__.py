@@ -1,0 +1,1 @@
+"""Every autoscaler on the same workloads: what it costs to keep an objective."""
