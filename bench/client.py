@@ -15,6 +15,8 @@ import re
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import uvloop
@@ -25,10 +27,13 @@ _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 PROMPT = "the quick brown fox jumps over the lazy dog and sleeps until noon " * 4
 
 
-def _request(port: int, key: str, tokens: int, *, stream: bool) -> bytes:
+def _request(
+    port: int, key: str, tokens: int, *, stream: bool, prompt_bytes: int = len(PROMPT)
+) -> bytes:
+    prompt = (PROMPT * (prompt_bytes // len(PROMPT) + 1))[:prompt_bytes]
     body: dict[str, Any] = {
         "model": "bench",
-        "messages": [{"role": "user", "content": PROMPT}],
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
     }
     if stream:
@@ -49,8 +54,9 @@ def _emit(event: str, **members: object) -> None:
 class Requester(asyncio.Protocol):
     """One keep-alive connection of the request load."""
 
-    def __init__(self, load: RequestLoad) -> None:
+    def __init__(self, load: RequestLoad, request: bytes) -> None:
         self._load = load
+        self.request = request
         self._data = b""
         self.sent = 0.0
 
@@ -78,8 +84,8 @@ class Requester(asyncio.Protocol):
 class RequestLoad:
     """`rate` requests a second; what finds no free connection waits for one, and is counted."""
 
-    def __init__(self, request: bytes, rate: float) -> None:
-        self._request = request
+    def __init__(self, requests: Sequence[bytes], rate: float) -> None:
+        self._requests = requests  # dealt out to the connections in turn
         self._free: deque[Requester] = deque()
         self._owed = 0
         self._connections = 0  # set when the load is over and all are to come home
@@ -93,8 +99,9 @@ class RequestLoad:
 
     async def run(self, port: int, connections: int, warm: float, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(connections):
-            _, requester = await loop.create_connection(lambda: Requester(self), "127.0.0.1", port)
+        for number in range(connections):
+            made = partial(Requester, self, self._requests[number % len(self._requests)])
+            _, requester = await loop.create_connection(made, "127.0.0.1", port)
             self._free.append(requester)
         self._ticker.start()
         await asyncio.sleep(warm)
@@ -105,7 +112,7 @@ class RequestLoad:
         self._ticker.stop()
         self._connections = connections
         self._settle()
-        await asyncio.wait_for(self._idle.wait(), 10)
+        await asyncio.wait_for(self._idle.wait(), 30)
         self._closing = True
         for requester in self._free:
             requester.transport.close()
@@ -127,7 +134,7 @@ class RequestLoad:
             self._owed -= 1
             requester = self._free.popleft()
             requester.sent = time.perf_counter()
-            requester.transport.write(self._request)
+            requester.transport.write(requester.request)
         self.waited += self._owed
 
     def answered(self, requester: Requester, data: bytes) -> None:
@@ -278,16 +285,17 @@ async def main() -> None:
             got.cancel()
             return
         command = got.result()
-        what, port, key = command.pop("do"), command.pop("port"), command.pop("key")
+        what, port, keys = command.pop("do"), command.pop("port"), command.pop("keys")
         try:
             if what == "requests":
-                request = _request(port, key, 16, stream=False)
-                await RequestLoad(request, command.pop("rate")).run(port, **command)
+                size = command.pop("prompt_bytes", len(PROMPT))
+                requests = [_request(port, k, 16, stream=False, prompt_bytes=size) for k in keys]
+                await RequestLoad(requests, command.pop("rate")).run(port, **command)
             elif what == "streams":
-                request = _request(port, key, command["tokens"], stream=True)
+                request = _request(port, keys[0], command["tokens"], stream=True)
                 await _streams(request, port, **command)
             else:
-                await _idle(port, key, command["count"], commands)
+                await _idle(port, keys[0], command["count"], commands)
         except TimeoutError:
             _emit("failed", message=f"{what}: answers did not come; too much load for this proxy?")
             return

@@ -1,12 +1,14 @@
 """The proxies of the benchmark, each started as its users start it, in a temporary folder.
 
 Rule: one worker each, on loopback, between the same client and the same upstream; a proxy is found
-ready by its own word or by its port, and stopped by its process id.
+ready by its own word or by its port, and stopped by its process id. Each logs as it does by
+default, to a file.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import select
@@ -16,14 +18,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+
+import peers
 
 _READY = re.compile(rb"^READY http://[^\n]*?:(\d+)[^\n]*\n", re.MULTILINE)
 HERE = Path(__file__).parent
 START_SECONDS = 20.0
+ALIASES = [f"127.0.1.{number}" for number in range(1, 201)]  # where the upstream listens too
 SERVE = [sys.executable, "-m", "surgetank", "serve", "-c"]  # and the path of the configuration
 
 
@@ -33,11 +39,11 @@ class CannotRunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started proxy: the root of its processes, where it listens, and the key it wants."""
+    """A started proxy: the root of its processes, where it listens, and the keys it wants."""
 
     pid: int
     port: int
-    key: str = "none"
+    keys: Sequence[str] = ("none",)
 
 
 def _nginx(folder: Path, upstream: int) -> tuple[list[str], int | None, str]:
@@ -92,50 +98,119 @@ def _aiohttp(folder: Path, upstream: int) -> tuple[list[str], int | None, str]:
 
 def _surgetank(folder: Path, upstream: int) -> tuple[list[str], int | None, str]:
     """Ours as it is meant to run: keys, buckets, queue, metrics and records on."""
+    return _ours(folder, upstream, tenants=1, hosts=["127.0.0.1"])
+
+
+def _many(folder: Path, upstream: int) -> tuple[list[str], int | None, str]:
+    """Ours among many. Its replicas are one engine by 200 addresses."""
+    return _ours(folder, upstream, tenants=100, hosts=ALIASES)
+
+
+def _ours(
+    folder: Path, upstream: int, *, tenants: int, hosts: Sequence[str]
+) -> tuple[list[str], int | None, str]:
     try:
-        keys = importlib.import_module("surgetank.gateway.keys")  # the other proxies do without
+        ring = importlib.import_module("surgetank.gateway.keys")  # the other proxies do without
     except ImportError as error:
         raise CannotRunError(f"surgetank is not installed here (make install): {error}") from error
-    secret, ring, key = folder / "hmac.secret", folder / "keys.txt", keys.new_key()
-    keys.make_secret(secret)
-    keys.add_key(ring, "bench", key, bytes.fromhex(secret.read_text().strip()))
-    config = folder / "surgetank.yaml"
-    config.write_text(_SURGETANK.format(upstream=upstream, folder=folder))
-    return [*SERVE, str(config)], None, key
+    secret, lines, settings = folder / "hmac.secret", folder / "keys.txt", folder / "surgetank.yaml"
+    ring.make_secret(secret)
+    salt = bytes.fromhex(secret.read_text().strip())
+    keys = {f"tenant-{number}": ring.new_key() for number in range(tenants)}
+    lines.touch(0o600)
+    lines.write_text(
+        "".join(ring.StoredKey(t, ring.digest_of(k, salt)).to_line() for t, k in keys.items())
+    )
+    told = {
+        "listen": {"port": 0},
+        "admin": {"port": 0},
+        "auth": {"keys_file": str(lines), "hmac_secret_file": str(secret)},
+        "replicas": [{"url": f"http://{host}:{upstream}"} | _ENGINE for host in hosts],
+        "flow": {"max_in_flight": 4096, "max_queued": 4096, "request_timeout": 600},
+        "tenants": [{"name": name} | _QUOTA for name in keys],
+        "records": {"path": str(folder / "records.jsonl")},
+    }
+    settings.write_text(json.dumps(told))  # JSON is YAML
+    return [*SERVE, str(settings)], None, " ".join(keys.values())
 
 
-_SURGETANK = """\
-listen: {{port: 0}}
-admin: {{port: 0}}
-auth: {{keys_file: "{folder}/keys.txt", hmac_secret_file: "{folder}/hmac.secret"}}
-replicas:
-  - {{url: "http://127.0.0.1:{upstream}", model: bench, dialect: vllm, slots: 4096}}
-flow: {{max_in_flight: 4096, max_queued: 4096, request_timeout: 600}}
-tenants:
-  - {{name: bench, requests_per_minute: 1000000000, tokens_per_minute: 1000000000000}}
-records: {{path: "{folder}/records.jsonl"}}
-"""
+_ENGINE = {"model": "bench", "dialect": "vllm", "slots": 4096}
+_QUOTA = {"requests_per_minute": 1_000_000_000, "tokens_per_minute": 1_000_000_000_000}
 
 Recipe = Callable[[Path, int], tuple[list[str], int | None, str]]
-PROXIES: dict[str, Recipe] = {"nginx": _nginx, "aiohttp": _aiohttp, "surgetank": _surgetank}
+"""Gives the command, the port (None: it says it), and the keys with blanks between."""
+
+
+def _peer(name: str) -> Recipe:
+    """Another gateway, from an environment of its own (see `peers`)."""
+
+    def recipe(folder: Path, upstream: int) -> tuple[list[str], int | None, str]:
+        python = peers.python_of(name)
+        if not python.exists():
+            raise CannotRunError(
+                f"{name} is not in {python.parents[1]}: make peers PEERS={name} (or name the folder"
+                " of its environment in SURGETANK_PEERS)"
+            )
+        port = _free_port()
+        if name in peers.ROUTERS:
+            return peers.router(name, upstream, port, _free_port()), port, "none"
+        config = folder / "litellm.yaml"
+        config.write_text(peers.litellm_config(upstream))
+        command = [str(python.with_name("litellm")), "--config", str(config), "--num_workers", "1"]
+        return [*command, "--host", "127.0.0.1", "--port", str(port)], port, peers.KEY
+
+    return recipe
+
+
+PROXIES: dict[str, Recipe] = {
+    "nginx": _nginx,
+    "aiohttp": _aiohttp,
+    "surgetank": _surgetank,
+    "surgetank-many": _many,
+}
+RECIPES: dict[str, Recipe] = PROXIES | {name: _peer(name) for name in peers.NAMES}
+
+
+def version(name: str) -> str:
+    """What was measured, in its own words; empty when it cannot tell."""
+    if name == "nginx":
+        done = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False)
+        return done.stderr.strip().rpartition("/")[2]
+    if name in peers.NAMES:
+        return peers.version_of(name)
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @contextmanager
-def running(name: str, folder: Path, upstream: int) -> Iterator[Running]:
-    """Run one proxy in front of `upstream` (a port). Raises CannotRunError with its last words."""
-    command, port, key = PROXIES[name](folder, upstream)
+def running(name: str, folder: Path, upstream: int, cores: set[int]) -> Iterator[Running]:
+    """Run one proxy on `cores` in front of `upstream` (a port).
+
+    Raises CannotRunError with its last words.
+    """
+    command, port, keys = RECIPES[name](folder, upstream)
     errors = folder / "stderr"
-    with errors.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink)
+    own = os.sched_getaffinity(0)
+    with errors.open("wb") as sink, (folder / "stdout").open("wb") as log:
+        out = subprocess.PIPE if port is None else log  # a log in a pipe nobody reads would stop it
+        os.sched_setaffinity(0, cores)  # inherited
+        try:
+            process = subprocess.Popen(command, stdout=out, stderr=sink)
+        finally:
+            os.sched_setaffinity(0, own)
     try:
         if port is None:
             port = _announced(process)
         else:
-            _await_port(process, port)
+            _await_port(
+                process, port, peers.START_SECONDS if name in peers.NAMES else START_SECONDS
+            )
         if port is None or process.poll() is not None:
             words = errors.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             raise CannotRunError(f"{name} did not start ({' '.join(command)}): {words[-1]}")
-        yield Running(process.pid, port, key)
+        yield Running(process.pid, port, keys.split())
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -164,8 +239,8 @@ def _announced(process: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def _await_port(process: subprocess.Popen[bytes], port: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -19,6 +19,7 @@ from typing import cast
 import uvloop
 
 from pacing import Ticker
+from proxies import ALIASES
 
 MODEL = "bench"
 _MAX_TOKENS = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
@@ -164,7 +165,8 @@ class Connection(asyncio.Protocol):
 
     def _request(self, head: bytes, body: bytes) -> None:
         if not head.startswith(b"POST"):
-            self._transport.write(GETS.get(head.split(b" ", 2)[1], NOT_FOUND))
+            path = head.split(b" ", 2)[1:2]  # an HTTP/2 preface, which one router tries, has none
+            self._transport.write(GETS.get(path[0], NOT_FOUND) if path else NOT_FOUND)
         elif _STREAM.search(body):
             asked = _MAX_TOKENS.search(body)
             self._left = int(asked[1]) if asked else 16
@@ -193,6 +195,8 @@ async def main() -> None:
     ring = Ring(int(sys.argv[1]), float(sys.argv[2]))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(ring), "127.0.0.1", 0, backlog=4096)
+    port: int = server.sockets[0].getsockname()[1]
+    await loop.create_server(lambda: Connection(ring), ALIASES, port, backlog=64)
     closed = asyncio.Event()
 
     def command() -> None:
@@ -206,7 +210,7 @@ async def main() -> None:
             closed.set()
 
     loop.add_reader(0, command)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    print(port, flush=True)
     await closed.wait()
 
 
