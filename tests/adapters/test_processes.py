@@ -473,11 +473,13 @@ from surgetank.adapters.statedir import StateDir
 class Events:
     def became_ready(self, replica, url):
         fleet.attach(replica)
+        state.flush()  # it is written from a thread: what was not yet is lost to a kill
         print(fleet.pid(replica), url, flush=True)
 
 async def main():
-    global fleet
-    fleet = Processes(ProcessSpec(command=sys.argv[2]), StateDir(sys.argv[1]), "chat")
+    global fleet, state
+    state = StateDir(sys.argv[1])
+    fleet = Processes(ProcessSpec(command=sys.argv[2]), state, "chat")
     await fleet.adopt(Events())
     fleet.start("m-both-1", as_standby=False)
     fleet.start("m-both-2", as_standby=False)

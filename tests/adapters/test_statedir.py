@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def test_what_was_learnt_is_there_in_the_next_life(tmp_path: Path) -> None:
     assert learned.use("pool m/both", lambda kept: kept) is None
     learned.save({"pool m/both": {"starts": [1.5]}, "flow": {"x": 1}})
     learned.save({"flow": {"x": 2}})
+    assert state.flush()
     again = Learned(state)
     assert again.use("pool m/both", lambda kept: kept) == {"starts": [1.5]}
     assert again.use("flow", lambda kept: kept) == {"x": 2}
@@ -79,11 +81,39 @@ def test_a_part_that_does_not_fit_is_left_out_and_the_others_are_used(
 ) -> None:
     state = StateDir(tmp_path)
     Learned(state).save({"flow": {"wrong": 1}, "pool": {"starts": [2.0]}})
+    assert state.flush()
     learned = Learned(state)
     assert learned.use("flow", lambda kept: kept and kept["prompts"]) is None
     assert len(caplog.records) == 1
     assert "flow: KeyError: 'prompts'" in caplog.records[0].getMessage()
     assert learned.use("pool", lambda kept: kept["starts"]) == [2.0]
+    state.close()
+
+
+def test_a_stuck_disk_holds_nobody_up_and_gets_the_last_value_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = StateDir(tmp_path)
+    begun, back = threading.Event(), threading.Event()
+    written: list[int] = []
+    write = StateDir.write
+
+    def stuck(self: StateDir, name: str, value: dict[str, int]) -> None:
+        begun.set()
+        assert back.wait(10)
+        written.append(value["x"])
+        write(self, name, value)
+
+    monkeypatch.setattr(StateDir, "write", stuck)
+    state.put("a.json", {"x": 0})
+    assert begun.wait(10)
+    for number in range(1, 1000):
+        state.put("a.json", {"x": number})
+    assert not state.flush(timeout=0.0)
+    back.set()
+    assert state.flush()
+    assert written == [0, 999]
+    assert state.read("a.json") == {"x": 999}
     state.close()
 
 
@@ -93,6 +123,7 @@ def test_a_full_disk_is_a_line_in_the_log(tmp_path: Path, caplog: pytest.LogCapt
     learned = Learned(state)
     (tmp_path / "state").rename(tmp_path / "moved")
     learned.save({"flow": {}})
+    assert state.flush()
     assert "learned.json was not written: No such file" in caplog.records[0].getMessage()
     state.close()
 

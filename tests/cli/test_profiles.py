@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from surgetank.engine import profile as profiles
 from surgetank.policy.record import RequestRecord
-
-
-def surgetank(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "surgetank", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-    )
+from tests.cli.command import surgetank
 
 
 def test_the_list_names_every_profile_and_json_holds_the_same() -> None:

@@ -14,28 +14,18 @@ from pathlib import Path
 
 import pytest
 
-import surgetank
+import surgetank as package
 from surgetank.cli import COMMANDS
 from surgetank.config import example
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "surgetank", *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+from tests.cli.command import surgetank
 
 
 def test_the_version_is_printed() -> None:
-    assert run("--version").stdout == f"surgetank {surgetank.__version__}\n"
+    assert surgetank("--version").stdout == f"surgetank {package.__version__}\n"
 
 
 def test_help_lists_every_command() -> None:
-    shown = run("--help").stdout
+    shown = surgetank("--help").stdout
     assert all(command in shown for command in COMMANDS)
 
 
@@ -58,12 +48,19 @@ def test_shell_completion_installs_itself(shell: str, tmp_path: Path) -> None:
 
 def test_completion_knows_the_commands() -> None:
     words = {"COMP_WORDS": "surgetank con", "COMP_CWORD": "1"}
-    done = run(**words, _SURGETANK_COMPLETE="complete_bash")
+    done = subprocess.run(
+        [sys.executable, "-m", "surgetank"],
+        env=os.environ | words | {"_SURGETANK_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "config" in done.stdout.split()
 
 
 def test_a_mistyped_command_is_told_its_neighbour() -> None:
-    done = run("kyes")
+    done = surgetank("kyes")
     assert done.returncode == 2
     assert "keys" in done.stderr
 
@@ -98,24 +95,24 @@ def test_help_loads_no_numbers_and_no_database(arguments: list[str]) -> None:
 def test_config_check_says_valid_or_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "surgetank.yaml"
     file.write_text(example())
-    assert run("config", "check", str(file)).stdout.startswith(f"{file}: valid (0 replicas")
-    checked = json.loads(run("config", "check", str(file), "--json").stdout)
+    assert surgetank("config", "check", str(file)).stdout.startswith(f"{file}: valid (0 replicas")
+    checked = json.loads(surgetank("config", "check", str(file), "--json").stdout)
     assert checked["valid"] is True
     file.write_text("flow:\n  max_queued: -3\n")
-    done = run("config", "check", str(file))
+    done = surgetank("config", "check", str(file))
     assert done.returncode == 2
     assert done.stderr == f"surgetank: flow.max_queued = -3: must be >= 0 ({file} line 2)\n"
 
 
 def test_config_prints_example_and_schema() -> None:
-    assert run("config", "example").stdout == example()
-    assert json.loads(run("config", "schema").stdout)["title"] == "surgetank.yaml"
+    assert surgetank("config", "example").stdout == example()
+    assert json.loads(surgetank("config", "schema").stdout)["title"] == "surgetank.yaml"
 
 
 def test_serve_leaves_gateways_to_the_controller_that_runs_alone(tmp_path: Path) -> None:
     file = tmp_path / "surgetank.yaml"
     file.write_text("autoscaler: {gateways: ['http://10.0.0.1:9000']}")
-    done = run("serve", "-c", str(file))
+    done = surgetank("serve", "-c", str(file))
     assert done.returncode == 2
     assert done.stderr.startswith("surgetank: autoscaler.gateways is for 'surgetank autoscale'")
     assert done.stderr.count("\n") == 1
@@ -130,7 +127,7 @@ def test_serve_leaves_gateways_to_the_controller_that_runs_alone(tmp_path: Path)
     ],
 )
 def test_a_mistake_on_the_command_line_has_no_line_number(arguments: list[str], wrong: str) -> None:
-    done = run("serve", *arguments)
+    done = surgetank("serve", *arguments)
     assert done.returncode == 2
     assert wrong in done.stderr
     assert done.stderr.endswith("(--replica)\n")
@@ -143,7 +140,10 @@ def test_ready_puts_an_ipv6_address_into_brackets(tmp_path: Path) -> None:
         except OSError:
             pytest.skip("this system has no IPv6")
     file = tmp_path / "surgetank.yaml"
-    file.write_text("listen: {host: '::1', port: 0}\nadmin: {host: '::1', port: 0}\n")
+    file.write_text(
+        "listen: {host: '::1', port: 0}\nadmin: {host: '::1', port: 0}\n"
+        "replicas: [{url: 'http://127.0.0.1:9'}]\n"
+    )
     with _started("serve", "-c", str(file)) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -186,3 +186,57 @@ def _started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.terminate()
+
+
+COMMANDS_THAT_PRINT = [
+    ["--version"],
+    ["simulate", "--pulse", "1:2:1:4:4", "--engine", "tiny", "--policy", "static", "--json"],
+]
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", COMMANDS_THAT_PRINT, ids=lambda a: a[0])
+def test_a_full_disk_behind_standard_output_is_one_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "surgetank", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 2
+    told = [line for line in done.stderr.splitlines() if not line.startswith("compiling")]
+    assert told == ["surgetank: the output: cannot be written: No space left on device"]
+
+
+def test_a_closed_standard_output_is_told_before_the_work() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "surgetank", "load"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "surgetank: standard output is closed: there is nowhere to write the result to\n"
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "surgetank", "profiles", "--json"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

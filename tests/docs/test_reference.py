@@ -17,12 +17,13 @@ from surgetank.policy.request import ENDINGS, Outcome
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
+PAGES = pages()
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", PAGES)
 def test_the_committed_page_is_what_the_code_generates(name: str) -> None:
     committed = (FOLDER / name).read_text(encoding="utf-8")
-    assert committed == pages()[name], "run `make docs` and commit what it wrote"
+    assert committed == PAGES[name], "run `make docs` and commit what it wrote"
 
 
 def test_every_outcome_has_an_ending_and_says_when() -> None:
@@ -35,7 +36,7 @@ def test_every_field_of_the_record_says_what_it_is() -> None:
 
 
 def test_every_option_says_what_it_does() -> None:
-    rows = [line for line in pages()["cli.md"].splitlines() if line.startswith("| `")]
+    rows = [line for line in PAGES["cli.md"].splitlines() if line.startswith("| `")]
     assert rows
     assert not [row for row in rows if row.endswith("|  |")]
 
@@ -48,7 +49,7 @@ def test_the_pages_do_not_depend_on_the_terminal(tmp_path: Path) -> None:
             timeout=60,
             check=True,
         )
-        assert (tmp_path / "cli.md").read_text(encoding="utf-8") == pages()["cli.md"]
+        assert (tmp_path / "cli.md").read_text(encoding="utf-8") == PAGES["cli.md"]
 
 
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -73,7 +74,7 @@ def test_configurations_shown_in_pages_are_valid(page: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_settings_named_in_pages_exist(page: Path) -> None:
-    settings = set(re.findall(r"^\| `(\w+)` \|", pages()["configuration.md"], re.MULTILINE))
+    settings = set(re.findall(r"^\| `(\w+)` \|", PAGES["configuration.md"], re.MULTILINE))
     sections = (
         r"listen|admin|flow|auth|records|journal|upstream|page|autoscaler(?:\.\w+)*|process|scale"
     )

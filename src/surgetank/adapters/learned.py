@@ -45,9 +45,6 @@ class Learned:
         return build(None)
 
     def save(self, parts: dict[str, Any]) -> None:
-        """Replace these parts; a full disk is one line in the log, and no reason to stop."""
+        """Replace these parts, soon; a full disk is one line in the log, and no reason to stop."""
         self._parts |= parts
-        try:
-            self._state.write(_FILE, {"v": _VERSION, "parts": self._parts})
-        except OSError as error:
-            log.warning("%s was not written: %s", self._state.path / _FILE, error.strerror)
+        self._state.put(_FILE, {"v": _VERSION, "parts": dict(self._parts)})

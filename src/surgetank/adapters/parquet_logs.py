@@ -33,7 +33,7 @@ ROWS: Final = 1 << 18  # a batch: large enough that its own cost vanishes, 10 MB
 _BUFFER: Final = 1 << 20  # bytes of each column that are read ahead
 _TELLING: Final = 1 << 16  # first rows that tell how many names a column has
 _FEW: Final = 4096
-_COUNTS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "max_tokens", "priority")
+_COUNTS: Final = ("prompt_tokens", "output_tokens", "cached_tokens", "max_tokens")
 # Names that could be of text elsewhere: here the column's type says that it holds counts.
 _BARE: Final = dict.fromkeys(("prompt", "input", "context"), "prompt_tokens") | dict.fromkeys(
     ("output", "completion", "response", "generated"), "output_tokens"
@@ -135,6 +135,8 @@ class ParquetLog:
                 values = values.cast(pa.large_string())  # how some writers store text
             if ours in _COUNTS:
                 found[ours], wrong = _counts(values)
+            elif ours == "priority":
+                found[ours], wrong = cells.priorities(values.to_pylist()), None
             elif ours in _SECONDS:
                 found[ours], wrong = _seconds(values, column)
             elif ours in _NAMES:

@@ -24,6 +24,7 @@ from surgetank.errors import SurgetankError
 COMMANDS: Final = {
     "demo": "demo",
     "serve": "serve",
+    "admin": "admin",
     "autoscale": "autoscale",
     "load": "load",
     "replay": "replay",
@@ -35,7 +36,9 @@ COMMANDS: Final = {
     "keys": "keys",
     "analyze": "analyze",
     "anonymize": "anonymize",
+    "forecast": "forecast",
     "config": "config",
+    "conformance": "conformance",
 }
 
 
@@ -93,18 +96,21 @@ def root(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit 2."""
+    if sys.stdout is None:  # the shell's >&-: told now, not after an hour's work
+        _fail("standard output is closed: there is nowhere to write the result to")
     try:
         try:
             app()
         finally:
-            if sys.stdout is not None:  # the shell's >&-
-                sys.stdout.flush()  # here a full disk can still be told; at exit it cannot
+            sys.stdout.flush()  # here a full disk can still be told; at exit it cannot
     except SurgetankError as error:
         _fail(str(error))
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in {*_FULL, errno.EPIPE}:
             raise
         _forget_output()
+        if error.errno == errno.EPIPE:  # as for what is written while the command runs
+            sys.exit(1)
         _fail(f"{error.filename or 'the output'}: cannot be written: {error.strerror}")
 
 

@@ -19,7 +19,7 @@ from surgetank.adapters.learned import Learned
 from surgetank.adapters.observation import RemoteGateways, RemoteRouting
 from surgetank.adapters.statedir import StateDir
 from surgetank.autoscaler.controller import Sinks
-from surgetank.cli.logfiles import LogFiles
+from surgetank.cli.logfiles import LogFiles, rotation
 from surgetank.cli.scaling import build_autoscaler
 from surgetank.errors import ConfigError
 from surgetank.gateway.keys import read_private
@@ -60,7 +60,10 @@ async def _autoscale(settings: configuration.Config) -> None:
     token = None if spec.token_file is None else read_private(Path(spec.token_file)).strip()
     async with contextlib.AsyncExitStack() as parts:
         files = LogFiles(parts, max_buffered=settings.records.max_buffered)
-        decisions, samples = files.open(spec.decisions), files.open(settings.records.path)
+        decisions, samples = (
+            files.open(spec.decisions),
+            files.open(settings.records.path, rotation(settings.records)),
+        )
         state = StateDir(spec.state_dir)
         parts.callback(state.close)
         gateways = RemoteGateways(spec.gateways, token=token, clock=loop.time)

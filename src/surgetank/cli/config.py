@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from surgetank import config
+from surgetank.cli.credentials import read_credentials
 
 app = typer.Typer(no_args_is_help=True, help="Check a configuration, or print one to start from.")
 
@@ -17,16 +19,29 @@ app = typer.Typer(no_args_is_help=True, help="Check a configuration, or print on
 def check(
     file: Annotated[Path, typer.Argument(help="Configuration file.")],
     *,
+    text_only: Annotated[
+        bool,
+        typer.Option(
+            "--text-only", help="Do not look for the files and variables with keys that it names."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a configuration file: exit 0 when it is valid, 2 with the first mistake when not."""
+    """Check a configuration file: exit 0 when it is valid, 2 with the first mistake when not.
+
+    Keys, secrets and tokens are looked for where `serve` would find them, so check on the machine
+    and as the user that serves.
+    """
     loaded = config.load(file)
+    found = None if text_only else read_credentials(loaded, os.environ)
     counts = {
         "replicas": len(loaded.replicas),
         "tiers": len(loaded.tiers),
         "tenants": len(loaded.tenants),
         "pools": len(loaded.autoscaler.pools),
     }
+    if found is not None and found.keys is not None:
+        counts["keys"] = len(found.keys)
     if as_json:
         print(json.dumps({"file": str(file), "valid": True, **counts}))
     else:

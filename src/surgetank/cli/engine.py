@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from math import isfinite
 from typing import Annotated
 
 import typer
@@ -85,6 +86,14 @@ def engine(  # noqa: PLR0917 - Typer reads options from positional parameters
     """
     if not 0 < speed < float("inf"):
         raise InputError(f"--speed {speed}: must be > 0")
+    finite = {
+        "cold-start": cold_start or 0.0,
+        "output-median": output_median,
+        "output-sigma": output_sigma,
+    }
+    for option, value in finite.items():
+        if not isfinite(value):
+            raise InputError(f"--{option} {value}: must be finite")
     found = profiles.find(profile)
     if max_queued is not None:
         found = replace(found, max_queued=max_queued)

@@ -36,7 +36,7 @@ from surgetank.loadtest.runfile import Objective, write_run
 from surgetank.loadtest.schedule import Schedule
 from surgetank.loadtest.shot import LoadResult, Tally
 from surgetank.loadtest.target import Found, Target, preflight, public_address
-from surgetank.loadtest.targetmetrics import find, least_interval, scrape
+from surgetank.loadtest.targetmetrics import Headers, find, least_interval, scrape
 from surgetank.policy.retry import RULES
 from surgetank.report.files import write_whole
 from surgetank.traffic.analysis import plain
@@ -113,16 +113,15 @@ def _run(asked: Asked, target: Target, schedule: Schedule, user: UserBodies | No
     async def work(stop: asyncio.Event) -> LoadResult:
         # An orchestrator that ends a job asks by SIGTERM, and wants its report as well.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        found: list[tuple[Found, list[str], float]] = []
+        found: list[tuple[Found, Sources]] = []
 
         async def look() -> None:
             seen = await preflight(target, count_by=asked.count_by, ignore_eos=asked.ignore_eos)
-            urls, interval = await _sources(asked, target)
-            found.append((seen, urls, interval))
+            found.append((seen, await _sources(asked, target)))
 
         if not await unless(stop, look()):
             raise typer.Exit(INTERRUPTED)
-        seen, urls, interval = found[0]
+        seen, sources = found[0]
         _say(f"sending to {target.named()} {_told(schedule)}")
         _warn_of_context(schedule, seen)
         plan = Plan(
@@ -134,8 +133,9 @@ def _run(asked: Asked, target: Target, schedule: Schedule, user: UserBodies | No
             timeout=asked.timeout,
             abandon_after=asked.abandon,
             objective=Objective(asked.ttft, asked.tpot),
-            metrics=urls,
-            metrics_interval=interval,
+            metrics=sources.urls,
+            metrics_interval=sources.interval,
+            metrics_headers=sources.headers,
             processes=processes,
             max_lag=asked.max_lag / 1000,
             seed=asked.seed,
@@ -249,18 +249,30 @@ def _told(schedule: Schedule) -> str:
     )
 
 
-async def _sources(asked: Asked, target: Target) -> tuple[list[str], float]:
-    """Find the metrics to scrape, and how often: those named must be there."""
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Metrics to scrape, every so many seconds; the target's key is for itself alone."""
+
+    urls: list[str]
+    interval: float
+    headers: Headers = ()
+
+
+async def _sources(asked: Asked, target: Target) -> Sources:
+    """Find the metrics to scrape: those named must be there."""
     named = [url if "://" in url else f"http://{url}" for url in asked.metrics]
     tried = named or [f"{target.root}{path}" for path in ("/metrics", "/prometheus/metrics")]
-    found = await find(tried, () if named else target.headers)
+    headers = () if named else target.headers
+    trusted = target.trusted(*tried)
+    found = await find(tried, headers, trusted)
     for url in named:
         if url not in found:
             raise InputError(
                 f"--metrics {url}: gives no metrics of an engine, a gateway, DCGM or nvidia-smi"
             )
-    texts = [text for text in [await scrape(url) for url in found] if text is not None]
-    return found, max([1.0, *map(least_interval, texts)])
+    texts = [await scrape(url, headers, trusted) for url in found]
+    intervals = [least_interval(text) for text in texts if text is not None]
+    return Sources(found, max([1.0, *intervals]), headers)
 
 
 def _warn_of_context(schedule: Schedule, found: Found) -> None:

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
 import random
 import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import uvloop
 
+import surgetank
 from surgetank import config as configuration
 from surgetank import dashboard
 from surgetank.adapters.descriptors import make_room
 from surgetank.adapters.learned import Learned
 from surgetank.adapters.statedir import StateDir
+from surgetank.adapters.systemd import Notifier, handed_in
 from surgetank.autoscaler.controller import Sinks
 from surgetank.autoscaler.loop import Autoscaler
-from surgetank.cli.logfiles import LogFiles
+from surgetank.cli.credentials import Credentials, read_credentials
+from surgetank.cli.logfiles import LogFiles, rotation
+from surgetank.cli.reload import (
+    Read,
+    Reloader,
+    ReloadStatus,
+    flow_settings,
+    promised_models,
+    shown_settings,
+)
 from surgetank.cli.scaling import DecisionLog, PoolRouting, build_autoscaler
-from surgetank.errors import ConfigError
+from surgetank.errors import ConfigError, SurgetankError
 from surgetank.gateway.admin import AdminServer
-from surgetank.gateway.keys import KeyRing, read_private
 from surgetank.gateway.observation import GatewayObserver
+from surgetank.gateway.operations import Controls
 from surgetank.gateway.room import RESERVE, connections_within, upstream_descriptors
 from surgetank.gateway.server import Gateway
 from surgetank.gateway.spec import AdminSpec
@@ -73,15 +86,22 @@ def serve(
     """Serve an OpenAI-compatible gateway in front of your engines.
 
     Prints a line READY with its address once it listens. SIGTERM lets running requests end;
-    a second one ends them at once. SIGHUP opens the record, journal and decision files anew.
+    a second one ends them at once. SIGHUP reads the configuration and the keys anew, and opens the
+    record, journal and decision files anew. Takes listening sockets from a service manager
+    (LISTEN_FDS; one named `admin` is the admin listener's), and tells it how it is (NOTIFY_SOCKET).
     """
+    manager, sockets = Notifier(os.environ), _Sockets(handed_in(os.environ))
 
     def adjust(settings: configuration.Config) -> configuration.Config:
         if port is not None:
             settings = replace(settings, listen=replace(settings.listen, port=port))
         if admin_port is not None:
             settings = replace(settings, admin=replace(settings.admin, port=admin_port))
-        return settings
+        return sockets.told(settings)
+
+    def read(keep: Callable[[configuration.Config], configuration.Config]) -> configuration.Config:
+        assert config is not None  # noqa: S101 - it is only read anew when there is one
+        return configuration.load(config, adjust=lambda settings: keep(adjust(settings)))
 
     settings = _settings(config, replica or [], adjust)
     if settings.autoscaler.gateways:
@@ -89,10 +109,16 @@ def serve(
             "autoscaler.gateways is for 'surgetank autoscale', which runs apart from the gateways: "
             "leave it out to scale within serve"
         )
+    if not (settings.replicas or settings.autoscaler.pools or settings.admin.port is not None):
+        raise ConfigError(
+            f"{config}: names no replicas, no autoscaler.pools, and no admin.port by which "
+            "'surgetank autoscale' could add some: every request would be refused"
+        )
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
-    uvloop.run(_serve(_within_descriptors(settings)))
+    settings = _within_descriptors(settings)
+    uvloop.run(_serve(settings, None if config is None else read, sockets, manager))
 
 
 def _within_descriptors(settings: configuration.Config) -> configuration.Config:
@@ -129,12 +155,17 @@ def _settings(
     return configuration.parse(given.encode(), "--replica", adjust=adjust, numbered=False)
 
 
-async def _serve(settings: configuration.Config) -> None:
+async def _serve(
+    settings: configuration.Config,
+    read: Read | None,
+    sockets: _Sockets,
+    manager: Notifier,
+) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    keys = KeyRing.load(settings.auth, os.environ)
+    found = read_credentials(settings, os.environ)
     async with contextlib.AsyncExitStack() as parts:
-        served = _Served(settings, keys, parts)
+        served = _Served(settings, found, parts, read=read, sockets=sockets, manager=manager)
 
         def stop() -> None:
             if stopping.is_set():
@@ -143,9 +174,38 @@ async def _serve(settings: configuration.Config) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        print(f"READY {await served.start()}", flush=True)
+        where = await served.start()
+        gc.collect()
+        gc.freeze()  # what is here stays: looking through it anew would stop all streams for 20 ms
+        print(f"READY {where}", flush=True)
+        manager.ready(f"serving {where}")
         await stopping.wait()
-        log.info("draining: no new requests; running ones have %g s", settings.drain_timeout)
+        bound = served.reloader.running.drain_timeout
+        manager.stopping("draining")
+        log.info("draining: no new requests; running ones have %g s", bound)
+
+
+class _Sockets:
+    """The listening sockets handed in: that of `admin` by its name, and one for clients."""
+
+    def __init__(self, found: dict[str, socket.socket]) -> None:
+        self.admin = found.pop("admin", None)
+        if len(found) > 1:
+            names = ", ".join(sorted(found))
+            raise ConfigError(
+                f"LISTEN_FDS: {len(found)} sockets ({names}) beside one named admin: give one"
+            )
+        self.gateway = found.popitem()[1] if found else None
+
+    def told(self, settings: configuration.Config) -> configuration.Config:
+        """Set the addresses to those that are bound, so that they are checked as any others."""
+        if self.gateway is not None:
+            host, port, *_ = self.gateway.getsockname()
+            settings = replace(settings, listen=replace(settings.listen, host=host, port=port))
+        if self.admin is not None:
+            host, port, *_ = self.admin.getsockname()
+            settings = replace(settings, admin=replace(settings.admin, host=host, port=port))
+        return settings
 
 
 class _Served:
@@ -154,15 +214,28 @@ class _Served:
     def __init__(
         self,
         settings: configuration.Config,
-        keys: KeyRing | None,
+        found: Credentials,
         parts: contextlib.AsyncExitStack,
+        *,
+        read: Read | None,
+        sockets: _Sockets,
+        manager: Notifier,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._settings = settings
         self._parts = parts
+        self._manager = manager
+        self._read = read
+        self._began = loop.time()
+        self._reloading: asyncio.Task[None] | None = None
         wall_offset = time.time() - loop.time()
-        files = LogFiles(parts, max_buffered=settings.records.max_buffered)
-        records = files.open(settings.records.path)
+        files = self._files = LogFiles(parts, max_buffered=settings.records.max_buffered)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        self.reloader = Reloader(
+            settings, read, lambda new: read_credentials(new, os.environ), self._apply
+        )
+        records = files.open(settings.records.path, rotation(settings.records))
+        self._records = records
         journal = files.open(settings.journal.path)
         scaled = settings.autoscaler
         state = StateDir(scaled.state_dir) if scaled.pools else None
@@ -178,7 +251,9 @@ class _Served:
         self.gateway = Gateway(
             settings.gateway,
             control,
-            keys=keys,
+            keys=found.keys,
+            promised=promised_models(settings),
+            listener=sockets.gateway,
             write_record=records.write if records is not None else None,
             records_dropped=(lambda: records.dropped) if records is not None else (lambda: 0),
             wall_offset=wall_offset,
@@ -200,14 +275,17 @@ class _Served:
                 also=lambda: {"flow": self.gateway.driver.flow.learned()},
             )
             self.gateway.fleet.unresponsive = self._unresponsive
-        token = settings.admin.token_file
+            self.gateway.fleet.expects = self._expects
         self._admin = AdminServer(
             self.gateway,
             _with_admin_port(settings),
             observer=observer,
             decisions=self._decisions.after if self._autoscaler is not None else None,
-            token=None if token is None else read_private(Path(token)).strip(),
+            token=found.admin_token,
+            listener=sockets.admin,
+            controls=self._controls(),
         )
+        self.gateway.metrics.config_loaded = self.reloader.status.loaded_at
 
     async def start(self) -> str:
         """Start all parts. Returns the addresses, as the READY line gives them."""
@@ -238,6 +316,72 @@ class _Served:
         self._parts.push_async_callback(page.stop)
         return page.address
 
+    def _expects(self, model: str) -> bool:
+        assert self._autoscaler is not None  # noqa: S101 (set beside the callback)
+        return any(c.starting and c.config.model == model for c in self._autoscaler.controllers)
+
+    # What an operator may ask and do (see gateway.operations).
+
+    def _controls(self) -> Controls:
+        scaler = self._autoscaler
+        return Controls(
+            reload=self._reload_by_hand if self._read is not None else None,
+            status=self._status,
+            config=lambda: shown_settings(self.reloader.running),
+            hold=None if scaler is None else lambda on: scaler.hold(on=on),
+            held=lambda: scaler is not None and scaler.held,
+        )
+
+    async def _reload_by_hand(self) -> dict[str, Any]:
+        return asdict(await self.reload())
+
+    def _status(self) -> dict[str, Any]:
+        records = self._records
+        written = None
+        if records is not None:
+            names = ("written", "dropped", "buffered", "errors", "last_error")
+            written = {name: getattr(records, name) for name in names}
+        return {
+            "version": surgetank.__version__,
+            "uptime": round(asyncio.get_running_loop().time() - self._began, 3),
+            "configuration": asdict(self.reloader.status),
+            "records": written,
+        }
+
+    # Reading anew.
+
+    def _hang_up(self) -> None:
+        self._reloading = asyncio.get_running_loop().create_task(self._reload_on_signal())
+
+    async def _reload_on_signal(self) -> None:
+        with contextlib.suppress(SurgetankError):  # it is in the log, and in the metrics
+            await self.reload()
+
+    async def reload(self) -> ReloadStatus:
+        """Read configuration and keys anew. Raises SurgetankError when they are of no use."""
+        self._manager.reloading()
+        self._files.reopen()
+        metrics, status = self.gateway.metrics, self.reloader.status
+        try:
+            return await self.reloader.reload()
+        finally:
+            metrics.config_failed = bool(status.error)
+            metrics.config_loaded = status.loaded_at
+            self._manager.ready(f"reload failed: {status.error}" if status.error else "serving")
+
+    def _apply(self, settings: configuration.Config, found: Credentials) -> None:
+        settings = _within_descriptors(settings)
+        self.gateway.reconfigure(
+            settings.gateway,
+            flow_settings(settings),
+            keys=found.keys,
+            promised=promised_models(settings),
+        )
+        self._admin.token = found.admin_token
+        if self._records is not None:
+            self._records.rotation = rotation(settings.records)
+            self._records.max_buffered = settings.records.max_buffered
+
     def _unresponsive(self, replica: str, why: str) -> None:
         assert self._autoscaler is not None  # noqa: S101 (set beside the callback)
         for controller in self._autoscaler.controllers:
@@ -264,24 +408,22 @@ def build_flow(
 ) -> FlowControl | Journal:
     """Make the decisions of this process, journalled when asked for."""
     draw = random.Random(secrets.randbits(64)).random
-    models = [r.model for r in settings.replicas if r.model is not None]
-    models += [pool.model for pool in settings.autoscaler.pools]
-    tenants, tiers = settings.tenants, settings.tiers
+    given = flow_settings(settings)
     if journal is None:
         return FlowControl(
-            settings.flow,
-            tenants=tenants,
-            tiers=tiers,
-            models=models,
+            given.spec,
+            tenants=given.tenants,
+            tiers=given.tiers,
+            models=given.models,
             draw=draw,
             learned=learned,
         )
     return Journal(
         journal,
-        settings.flow,
-        tenants=tenants,
-        tiers=tiers,
-        models=models,
+        given.spec,
+        tenants=given.tenants,
+        tiers=given.tiers,
+        models=given.models,
         draw=draw,
         learned=learned,
         wall_offset=wall_offset,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from math import isfinite
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +12,9 @@ import typer
 if TYPE_CHECKING:  # loaded when it runs: --help does not need it
     from surgetank.simulation.asked import Asked
 
-from surgetank.cli.outputs import refuse_output
+from surgetank.cli.simulate_files import check_path, decide_anew, filled, journal_lines
+from surgetank.cli.simulate_settings import check_used, columns, configured, pairs_of
+from surgetank.cli.simulate_sweep import run_sweep, swept
 from surgetank.errors import InputError
 
 app = typer.Typer(add_completion=False)
@@ -50,7 +50,9 @@ def simulate(
         str,
         typer.Option(
             help="NAME[,NAME...]: surgetank, static[:N], fifo-cap[:CAP],"
-            " passthrough[:round_robin|:least_outstanding]."
+            " passthrough[:round_robin|:least_outstanding]; others' autoscalers, each with its"
+            " knob: hpa, keda, kpa, apa, wva, dynamo-throughput, dynamo-load, dynamo-hybrid,"
+            " ray-serve, ttft-gradient, ttft-gradient-down [:KNOB]."
         ),
     ] = "passthrough,fifo-cap,surgetank",
     replicas: Annotated[
@@ -157,6 +159,17 @@ def simulate(
             " [default: where the figures are all that is wanted, and the same]",
         ),
     ] = None,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Also what it could cost at the least: the clairvoyant bound, a schedule that"
+            " knew, the best fixed number, and what no start can be ready for.",
+        ),
+    ] = False,
+    target: Annotated[
+        float, typer.Option(help="Part of the requests within objectives, of --bound.")
+    ] = 0.95,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts.")] = None,
     vary: Annotated[
         list[str] | None,
@@ -186,10 +199,10 @@ def simulate(
     it was calibrated.
     """
     if replay is not None:
-        _replay(replay, as_json=as_json)
+        decide_anew(replay, as_json=as_json)
         return
     from surgetank.simulation import policies  # noqa: PLC0415 - heavy
-    from surgetank.simulation.asked import Asked  # noqa: PLC0415
+    from surgetank.simulation.asked import Asked, check  # noqa: PLC0415
     from surgetank.simulation.asked import vary as changed  # noqa: PLC0415
 
     asked = Asked(
@@ -206,7 +219,7 @@ def simulate(
         start_failures=start_failures,
         start_denied=start_denied,
         log_format=log_format,
-        columns=_columns(column or []),
+        columns=columns(column or []),
         nodes=nodes,
         max_in_flight=max_in_flight,
         prompt=prompt,
@@ -221,22 +234,28 @@ def simulate(
         seed=seed,
         limit=limit,
         literal=literal,
-        **_configured(config, slots),
+        **configured(config, slots),
     )
-    asked = changed(asked, _pairs(set_ or []))
-    _used(asked)
+    asked = changed(asked, pairs_of(set_ or []))
+    check_used(asked)
     names = [name.strip() for name in policy.split(",") if name.strip()]
     if not names:
         raise InputError("--policy: at least one name")
     if vary or sweep is not None:
-        for option, given in (("--records", records), ("--journal", journal), ("--html", html)):
+        single = (
+            ("--records", records),
+            ("--journal", journal),
+            ("--html", html),
+            ("--bound", bound or None),
+        )
+        for option, given in single:
             if given is not None:
                 raise InputError(f"{option}: is of single runs: a sweep keeps figures, in --out")
-        _sweep(
+        run_sweep(
             asked,
             names,
             range(seed, seed + seeds),
-            [*(vary or []), *_file(sweep)],
+            [*(vary or []), *swept(sweep)],
             out=out,
             workers=workers,
             dask=dask,
@@ -247,6 +266,8 @@ def simulate(
         raise InputError(
             "--out, --workers and --dask are of a sweep: give --vary KEY=A,B,C as well"
         )
+    for name in names:  # told before the first has run for minutes
+        check(replace(asked, policy=name))
     runs = [(name, seed + i) for name in names for i in range(seeds)]
     if journal is not None:
         for name in names:
@@ -254,13 +275,24 @@ def simulate(
                 raise InputError(f"--journal: {name} is no gateway of ours: it keeps no journal")
     read = [path for path in (trace, config, *(engine or [])) if path is not None]
     for option, path in (("--records", records), ("--journal", journal)):
-        _check_path(option, path, read, policies=len(names), seeds=seeds)
-    _check_path("--html", html, read, policies=1, seeds=1)
+        check_path(option, path, read, policies=len(names), seeds=seeds)
+    check_path("--html", html, read, policies=1, seeds=1)
     if bulk and (journal is not None or html is not None):
         raise InputError("--bulk: keeps neither a journal nor the samples that --html draws")
     if bulk is None and (records or journal or html):
         bulk = False
-    _compare(asked, runs, records=records, journal=journal, html=html, as_json=as_json, bulk=bulk)
+    if not 0 < target < 1:
+        raise InputError(f"--target {target:g}: must be between 0 and 1, as 0.95")
+    _compare(
+        asked,
+        runs,
+        records=records,
+        journal=journal,
+        html=html,
+        as_json=as_json,
+        bulk=bulk,
+        target=target if bound else None,
+    )
 
 
 def _compare(
@@ -272,6 +304,7 @@ def _compare(
     html: Path | None,
     as_json: bool,
     bulk: bool | None,
+    target: float | None,
 ) -> None:
     """Run policies one after the other on the same requests, and show them side by side."""
     from surgetank.cli import simulate_output as output  # noqa: PLC0415 - heavy
@@ -292,202 +325,27 @@ def _compare(
             if bulk is not False:
                 result = simulate_fast(made, progress=told)
             else:
-                with _lines(journal, name, number) as sink:
+                with journal_lines(journal, name, number) as sink:
                     result = run(made, journal=sink, progress=told)
             if records is not None:
-                output.write_records(result, _filled(records, name, number))
+                output.write_records(result, filled(records, name, number))
             summaries.append(summarise(result))
             if html is not None:
                 results.append(result)
+        known = None
+        if target is not None:
+            from surgetank.simulation.reference import reference  # noqa: PLC0415
+
+            watch.bound()
+            known = reference(made, target)
     if html is not None:
         output.write_page(results, summaries, html)
     if as_json:
-        print(json.dumps({"runs": [summary.to_json() for summary in summaries]}, indent=2))
+        told_all: dict[str, Any] = {"runs": [summary.to_json() for summary in summaries]}
+        if known is not None:
+            told_all["bound"] = known.to_json()
+        print(json.dumps(told_all, indent=2))
     else:
         output.show(summaries)
-
-
-def _sweep(
-    asked: Asked,
-    policies: list[str],
-    seeds: range,
-    varied: list[str],
-    *,
-    out: Path | None,
-    workers: int | None,
-    dask: str | None,
-    as_json: bool,
-) -> None:
-    """Run every combination, kept in a file as they end."""
-    from surgetank.cli import simulate_output as output  # noqa: PLC0415 - heavy
-    from surgetank.engine.replica import prepare  # noqa: PLC0415
-    from surgetank.simulation import executors  # noqa: PLC0415
-    from surgetank.simulation.asked import check  # noqa: PLC0415
-    from surgetank.simulation.asked import vary as changed  # noqa: PLC0415
-    from surgetank.simulation.sweep import cases, parse_vary, sweep  # noqa: PLC0415
-
-    if out is None:
-        raise InputError("--vary: give --out FILE.parquet for the results")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {out}: no such directory: {out.parent}")
-    todo = cases(policies, list(seeds), parse_vary(varied))
-    for case in todo:
-        check(_bounded(changed(asked, dict(case.values))))  # told before hours have passed
-    where = executors.dask(dask) if dask is not None else executors.processes(workers)
-    with output.Watch(len(todo)) as watch, where as (executor, count):
-        prepare(watch.say)  # once, before each process would
-        done = sweep(asked, todo, executor, out, workers=count, progress=watch.cases)
-    output.show_sweep(done, out, as_json=as_json)
-    if done.failed:
-        raise typer.Exit(1)
-
-
-def _file(path: Path | None) -> list[str]:
-    """Read a sweep's YAML file as --vary options. Raises InputError."""
-    if path is None:
-        return []
-    import yaml  # noqa: PLC0415 - only here
-
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--sweep {path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"--sweep {path}: not YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
-        raise InputError(f"--sweep {path}: must be a mapping such as `replicas: [2, 4]`")
-    return [f"{key}={';'.join([*map(str, values), ''][:-1])}" for key, values in data.items()]
-
-
-def _replay(path: Path, *, as_json: bool) -> None:
-    """Decide a journal anew; exit 1 when a decision differs."""
-    from surgetank.policy.journal import replay  # noqa: PLC0415 - only here
-
-    count = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal count
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                count += 1
-                yield line
-
-    try:
-        found = replay(lines())
-    except OSError as error:
-        raise InputError(f"--replay {path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"--replay {path}: {error}") from None
-    if as_json:
-        where = None if found is None else {"line": found.line, "was": found.expected}
-        print(json.dumps({"lines": count, "same": found is None, "differs": where}))
-    elif found is None:
-        print(f"{count:,} lines, every decision the same")
-    else:
-        print(f"line {found.line} differs\n  was: {found.expected}\n  now: {found.got}")
-    if found is not None:
-        raise typer.Exit(1)
-
-
-def _columns(texts: list[str]) -> tuple[tuple[str, str], ...]:
-    pairs = [text.partition("=")[::2] for text in texts]
-    if not all(ours and theirs for ours, theirs in pairs):
-        raise InputError("--column: must be OURS=THEIRS, such as prompt_tokens=n_in")
-    return tuple(pairs)
-
-
-def _configured(path: Path | None, slots: int | None) -> dict[str, Any]:
-    """The parts of a configuration file that a simulation takes."""
-    if path is None:
-        return {"slots": slots}
-    from surgetank.config import load  # noqa: PLC0415 - heavy
-    from surgetank.simulation.asked import ConfiguredPool  # noqa: PLC0415 - heavy
-
-    config = load(path)
-    pools = [
-        ConfiguredPool(
-            model=pool.model,
-            role=pool.role,
-            replicas=pool.base,
-            max_replicas=pool.max_replicas,
-            scale=pool.scale_spec(),
-            drain_timeout=pool.drain_timeout,
-        )
-        for pool in config.autoscaler.pools
-    ]
-    listed = config.replicas
-    return {
-        "flow": config.flow,
-        "tiers": config.tiers,
-        "tenant_specs": config.tenants,
-        "pools": tuple(pools),
-        "listed": 0 if pools else len(listed),
-        "slots": listed[0].slots if listed and slots is None else slots,
-    }
-
-
-def _pairs(texts: list[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or "." not in key:
-            raise InputError(f"--set {text}: must be flow.KEY=VALUE, scale. or engine. likewise")
-        found[key.strip()] = value.strip()
-    return found
-
-
-def _used(asked: Asked) -> None:
-    """Raise InputError for an option that would change nothing, or a setting out of its bounds."""
-    _bounded(asked)
-    if asked.pulse is not None and asked.trace is None:
-        for option, given in (("--format", asked.log_format), ("--column", asked.columns)):
-            if given:
-                raise InputError(f"{option}: is of a log: a --pulse has none")
-    if asked.trace is not None and asked.tenants is not None:
-        raise InputError("--tenants: is of a pulse: a log names its own")
-
-
-def _bounded(asked: Asked) -> Asked:
-    """Hold single settings to the bounds of a configuration file. Raises InputError."""
-    from surgetank.config.bounds import bound_of  # noqa: PLC0415 - heavy
-
-    for key, text in asked.settings:
-        part, _, name = key.partition(".")
-        try:
-            value = float(text)
-        except ValueError:  # a word, or told where the setting is applied
-            continue
-        right = "must be finite" if not isfinite(value) else bound_of(name).problem(value)
-        if part != "engine" and right is not None:
-            raise InputError(f"{key} = {text}: {right}")
-    return asked
-
-
-def _check_path(
-    option: str, path: Path | None, read: Sequence[str | Path], *, policies: int, seeds: int
-) -> None:
-    if path is None:
-        return
-    for word, number in (("{policy}", policies), ("{seed}", seeds)):
-        if number > 1 and word not in path.name:
-            raise InputError(f"{option} {path}: several runs: put {word} into its name")
-    refuse_output(option, path, read)
-
-
-def _filled(path: Path, policy: str, seed: int) -> Path:
-    name = path.name.replace("{policy}", policy.replace(":", "-")).replace("{seed}", str(seed))
-    return path.with_name(name)
-
-
-@contextmanager
-def _lines(path: Path | None, policy: str, seed: int) -> Iterator[Any]:
-    """A sink for lines, or None. Raises InputError when the file cannot be written."""
-    if path is None:
-        yield None
-        return
-    name = _filled(path, policy, seed)
-    try:
-        with name.open("w", encoding="utf-8") as file:
-            yield lambda line: file.write(line + "\n")
-    except OSError as error:
-        raise InputError(f"{name}: cannot be written: {error.strerror}") from None
+        if known is not None:
+            output.show_bound(known)

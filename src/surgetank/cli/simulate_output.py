@@ -19,6 +19,7 @@ from surgetank.report import numbers, terminal
 from surgetank.report.files import write_whole
 from surgetank.report.page import html
 from surgetank.simulation.picture import FIGURES, page
+from surgetank.simulation.reference import Known, Reference
 from surgetank.simulation.result import Result
 from surgetank.simulation.summary import Share, Summary
 from surgetank.simulation.sweep import Progress
@@ -66,6 +67,12 @@ class Watch:
 
         return told
 
+    def bound(self) -> None:
+        """The last one is done, and the bound is being worked out."""
+        self._progress.update(
+            self._task, completed=float(self._done), description="the bound (some ten runs)"
+        )
+
     def say(self, text: str) -> None:
         """Tell why it takes a moment."""
         print(text, file=sys.stderr)
@@ -91,6 +98,32 @@ def show(summaries: Sequence[Summary]) -> None:
             _show_shares(console, what, titles, shares)
     for note in dict.fromkeys(note for summary in summaries for note in summary.notes):
         console.print(f"note: {note}")
+
+
+def show_bound(known: Reference) -> None:
+    """Print what it could cost at the least."""
+    share = numbers.percent(known.target)
+
+    def hours(run: Known | None) -> str:
+        if run is None:
+            return "no number or schedule that was tried keeps it"
+        fixed = "" if run.replicas is None else f" ({numbers.plural(run.replicas, 'replica')})"
+        kept = numbers.percent(run.attainment)
+        return f"{numbers.number(run.replica_hours)}{fixed}, keeps {kept}"
+
+    least = known.bound
+    rows = [
+        ("clairvoyant bound", "no fleet is enough" if least is None else numbers.number(least)),
+        ("schedule that knew", hours(known.feasible)),
+        ("best fixed number", hours(known.static)),
+    ]
+    console = terminal.console()
+    console.print(f"\nreplica-hours for {share} within objectives, for whoever knows the future")
+    console.print(terminal.table(("", "replica-hours"), rows, words=(0, 1)))
+    console.print(
+        f"{numbers.percent(known.unavoidable)} of the requests come in bursts before any start "
+        "that these cause can be ready: standbys are what meets them."
+    )
 
 
 def _title(summary: Summary, summaries: Sequence[Summary]) -> str:
