@@ -2,10 +2,15 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+WORKERS ?= 2# processes of the test suite; 0: in this one
+FUZZ_SECONDS ?= 600
 STAMP  := $(VENV)/.installed
+PEERS  ?= vllm-router sglang-router smg litellm
+comma  := ,
+space  := $(subst ,, )
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types bench fuzz silicon docs lock clean bench-analyze bench-sender
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,10 +32,10 @@ demo: $(STAMP) ## a burst that wipes out a real engine, and one that a fleet fol
 	@$(BIN)/surgetank demo
 
 test: $(STAMP) ## the whole default test suite (under 6 minutes)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(WORKERS)
 
 check: $(STAMP) lint types ## all that must hold before a commit: format, lint, layers, types, tests, docs
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(WORKERS)
 	@$(MAKE) --no-print-directory docs
 	@git diff --exit-code --stat -- docs/reference || { echo "docs/reference was out of date: commit what 'make docs' wrote" >&2; exit 1; }
 
@@ -42,11 +47,30 @@ lint: $(STAMP) ## format, lint, layers
 types: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
-bench: $(STAMP) ## the gateway's CPU beside nginx and aiohttp, as ratios (needs nginx: apt-get install nginx)
+bench: $(STAMP) ## the gateway's CPU, latency and memory beside nginx and aiohttp (8 minutes; needs nginx: apt-get install nginx)
 	@$(BIN)/python bench/gateway.py
+
+peers: $(PEERS:%=build/peers/%/.installed) ## other gateways, each in build/peers/NAME (PEERS="smg litellm": only those)
+
+build/peers/%/.installed: requirements/peers/%.txt
+	@$(PYTHON) -m venv --clear build/peers/$*
+	@echo "Installing $$(cat $<) into build/peers/$* ..."
+	@build/peers/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+bench-peers: $(STAMP) peers ## the same beside vllm-router, sglang-router, smg and LiteLLM
+	@$(BIN)/python bench/gateway.py --proxies nginx,surgetank,$(subst $(space),$(comma),$(strip $(PEERS)))
 
 bench-sender: $(STAMP) ## how true and how cheap the load sender is, beside bare clients (needs cc; a minute)
 	@$(BIN)/python bench/sender.py
+
+conformance: $(STAMP) ## our own gateway through what users reported of gateways (under 6 minutes)
+	@$(BIN)/surgetank conformance
+
+conformance-peers: $(STAMP) peers ## the same with vllm-router, sglang-router, smg and LiteLLM (an hour)
+	@for peer in $(PEERS); do \
+	  echo; echo "== $$peer"; $(BIN)/surgetank conformance $$peer --bin build/peers/$$peer/bin || test $$? = 1 || exit 2; \
+	done
 
 silicon: $(STAMP) ## the engine model beside 45 measured runs of vLLM on H100 (fetches 80 MB once)
 	@test -e build/silicon/aiconfigurator_core || \
@@ -62,11 +86,36 @@ fuzz: ## random bytes into every log reader for two minutes (atheris, in build/f
 	@PYTHONPATH=src build/fuzz/bin/python bench/fuzz_readers.py -max_total_time=120 -max_len=8192 -timeout=10 \
 	  -artifact_prefix=build/ build/fuzz-corpus
 
+forecast-models: $(STAMP) ## the tests of statsforecast and prophet beside our own forecasters (fetches 300 MB once)
+	@test -x build/forecast/bin/python || $(PYTHON) -m venv build/forecast
+	@build/forecast/bin/python -m pip install --quiet --disable-pip-version-check -e '.[forecast]' pytest hypothesis
+	@build/forecast/bin/python -m pytest -m heavy tests/adapters/test_forecast_models.py
+
+bench-scaling: $(STAMP) ## every autoscaler in one arena, the five-minute subset (the whole: bench/scaling.py)
+	@$(BIN)/python bench/scaling.py build/arena-subset.parquet --subset --html build/arena-subset.html
+
+clients: ## an environment with anthropic and langchain-openai, for the test that needs them
+	@test -x build/clients/bin/python || $(PYTHON) -m venv build/clients
+	@build/clients/bin/python -m pip install --quiet --disable-pip-version-check anthropic langchain-openai
+
+fuzz-wire: ## random bytes into what reads the wire, 10 minutes for each of three targets (atheris)
+	@test -x build/fuzz/bin/python || $(PYTHON) -m venv build/fuzz
+	@build/fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris msgspec
+	@for target in http sse body; do echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
+	  PYTHONPATH=src:bench build/fuzz/bin/python bench/fuzz_wire.py $$target -max_total_time=$(FUZZ_SECONDS) \
+	  -max_len=8192 -timeout=10 -verbosity=0 -artifact_prefix=build/$$target- build/fuzz-wire/$$target || exit 1; done
+
+soak: $(STAMP) ## the gateway at 300 requests a second for half an hour: nothing grows, nothing is lost
+	@$(BIN)/python bench/soak.py
+
+chaos: $(STAMP) ## replicas killed and hung, disks full, 10,000 streams hung up (20 minutes)
+	@$(BIN)/python -m pytest -s -m heavy tests/gateway/chaos
+
 docs: $(STAMP) ## write docs/reference anew from the code
 	@$(BIN)/python -m surgetank.cli.reference docs/reference
 
 lock: ## resolve the dependencies anew into requirements/dev.lock (needs uv)
-	@uv pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-annotate --no-header \
+	@uv pip compile pyproject.toml --extra demo --extra dask --group dev --universal --generate-hashes --no-annotate --no-header \
 	  --no-emit-index-url --python-version 3.11 -o requirements/dev.lock
 
 clean: ## remove what was built (.venv included)
