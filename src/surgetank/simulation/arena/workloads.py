@@ -143,11 +143,6 @@ def _code(rng: Generator, p: Drawn, span: float) -> Trace:
     return trace_of(rng, arrivals.mmpp2(rng, spec, span), prompt=CODE_PROMPT, output=CODE_OUTPUT)
 
 
-def _storm(rng: Generator, p: Drawn, span: float) -> Trace:
-    times = arrivals.pulse(rng, p["base"], p["base"] * p["ratio"], p["width"], p["period"], span)
-    return trace_of(rng, times, prompt=PROMPT, output=OUTPUT)
-
-
 SCENARIOS: Final = MappingProxyType(
     {
         s.name: s
@@ -235,7 +230,7 @@ SCENARIOS: Final = MappingProxyType(
                     "width": (25.0, 50.0),
                     "period": (200.0, 300.0),
                 },
-                _storm,
+                _pulses,
                 ClientSpec(retries=2, timeout=20.0),
             ),
         )
