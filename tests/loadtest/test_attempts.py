@@ -45,7 +45,7 @@ def test_a_refused_request_is_tried_again_and_is_still_one_request() -> None:
     assert (record.attempts, record.client_retry) == (3, 2)
     assert record.sent is not None
     assert record.first_token is not None
-    assert record.first_token - record.sent >= 0.03  # 10 and 20 ms of backoff
+    assert record.first_token - record.sent >= 0.027  # 10 and 20 ms of backoff
     summary = summarize(result.records)
     assert (summary.requests, summary.retried, summary.attempts) == (1, 1, 3)
     assert summary.amplification == 3.0
@@ -75,7 +75,9 @@ def test_retry_after_is_waited_for() -> None:
     result, _ = load(refusal(429, b"retry-after-ms: 150"), STREAM, rule=SDK)
     (record,) = result.records
     assert (record.outcome, record.attempts) == ("completed", 2)
-    assert (record.first_token or 0) - (record.sent or 0) >= 0.15
+    assert (record.first_token or 0) - (
+        record.sent or 0
+    ) >= 0.147  # its clock counts whole milliseconds
 
 
 async def _cut_stream(exchange: Exchange) -> None:

@@ -7,13 +7,17 @@ Rule: only files that were cut off are removed, whole, and never the one that is
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = logging.getLogger("surgetank.records")
 
@@ -39,19 +43,33 @@ class Rotation:
 def cut_off(path: Path, fd: int) -> None:
     """Rename the file that `fd` has open, if it still has this path. Raises OSError.
 
-    Another process may have cut it off already: then there is nothing to do.
+    Another process may have cut it off already: then there is nothing to do. Of several that want
+    to, one at a time looks and renames, so that none renames, or writes over, another's file.
     """
     ours = os.fstat(fd)
+    with _one_at_a_time(path.parent):
+        try:
+            there = path.stat()
+        except FileNotFoundError:
+            return
+        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
+            return
+        at = time.time_ns() // 1_000_000
+        while (made := path.with_name(f"{path.stem}-{_stamp(at)}{path.suffix}")).exists():
+            at += 1
+        path.rename(made)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold the folder's own lock; where it has none (some network disks), go on without."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        there = path.stat()
-    except FileNotFoundError:
-        return
-    if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
-        return
-    at = time.time_ns() // 1_000_000
-    while (made := path.with_name(f"{path.stem}-{_stamp(at)}{path.suffix}")).exists():
-        at += 1
-    path.rename(made)
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _stamp(milliseconds: int) -> str:
