@@ -25,7 +25,10 @@ def test_a_librarys_model_is_judged_beside_our_own(name: str) -> None:
     wave = 20 + 8 * np.sin(2 * np.pi * np.arange(600) / 150)
     values = np.random.default_rng(1).poisson(wave).astype(np.float64)
     found = backtest("x", values, [*named(600.0), model(name)], step=1.0, horizon=5.0)
-    theirs = next(j for j in found.judged if j.forecaster == name)
+    judged = {j.forecaster: j for j in found.judged}
+    theirs, last = judged[name], judged["last value"]
     assert theirs.forecasts > 250
     assert theirs.mae is not None
-    assert theirs.mae < 8.0
+    assert last.mae is not None
+    # AutoETS follows the wave; Prophet, which cannot go on between two fits, is a part off it
+    assert theirs.mae < {"statsforecast": 1.0, "prophet": 2.0}[name] * last.mae
