@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from surgetank.policy.flowspec import FlowSettings, FlowSpec
 from surgetank.policy.job import Account, Job
+from surgetank.policy.ladder import CAP
 from surgetank.policy.length import OutputLength, PromptLength, Window
+from surgetank.policy.levels import Levels
 from surgetank.policy.model import Model
-from surgetank.policy.quota import Amounts, retuned
 from surgetank.policy.request import Kind, Request, Usage
 from surgetank.policy.tenant import Tenant, Tier
 
@@ -38,6 +39,7 @@ class Admission:
         self.accounts: dict[str, Account] = {}
         for tenant in tenants:
             self._open(tenant)
+        self._learns = True
         self._prompts, self._outputs = PromptLength(), OutputLength(spec.default_output_tokens)
         if learned:
             self._prompts = PromptLength.from_dict(learned["prompts"])
@@ -63,16 +65,16 @@ class Admission:
         placed = {name: (tenant, _tier_of(tenant, tiers)) for name, tenant in served.items()}
         self._spec, self.tiers, self.shares = settings.spec, tiers, shares
         self._outputs.default = settings.spec.default_output_tokens
-        reserved: dict[str, list[Amounts]] = {}
+        here: dict[str, list[Job]] = {}
         for job in jobs:
-            reserved.setdefault(job.account.name, []).append(job.reserved)
+            here.setdefault(job.account.name, []).append(job)
         for name, (tenant, tier) in placed.items():
             account = self.accounts.get(name)
             if account is None:
                 self._open(tenant)
                 continue
             account.serve(tenant, tier, settings.spec)
-            account.quota = retuned(account.quota, tenant, reserved.get(name, ()), now)
+            _retune(account, tenant, here.get(name, []), now)
 
     def job(self, request: Request, account: Account, model: Model, now: float) -> Job:
         """What is known of a request as it arrives: the room it may need, its cost and its times.
@@ -83,14 +85,17 @@ class Admission:
         spec, name = self._spec, model.name
         job = Job(request, account, model, now)
         (
-            _, _, _, size, chars, exact, messages, bound, choices, _, route, _, _, _,
-            ttft_objective, queue_timeout, request_timeout,
+            _, _, _, size, chars, exact, messages, bound, choices, _, route, job.streams, _, _,
+            ttft_objective, queue_timeout, request_timeout, _, prefix,
         ) = request  # fmt: skip
         if exact is not None:
             job.least = job.worst = prompt = exact
         else:
             job.least, prompt, job.worst = self._prompts.estimate(name, size, chars, messages)
-        job.prompt = prompt
+        job.prompt = job.fresh = prompt
+        job.hashed = hashed = bool(prefix)
+        if hashed:
+            job.fresh = model.routing.paid(job)
         cap = account.most_tokens
         if cap is not None:
             bound = cap if bound is None else min(bound, cap)
@@ -113,7 +118,7 @@ class Admission:
         job.output = output
         job.to_come = to_come = output * choices
         job.estimate = prompt + to_come
-        job.cost = spec.prefill_weight * prompt + spec.decode_weight * output * choices
+        job.cost = spec.prefill_weight * job.fresh + spec.decode_weight * output * choices
         # What gives no hint, as most do, has the tenant's own times: Job took them.
         if ttft_objective is not None:
             job.objective = _shorter(ttft_objective, account.objective)
@@ -123,6 +128,18 @@ class Admission:
             job.ends_at = now + _shorter(request_timeout, account.total)
         return job
 
+    def cap(self, job: Job, most: int) -> float | None:
+        """Bound its output, and the cost with it; its cost before, None when it was bound so."""
+        if not job.outputs or (job.bound is not None and job.bound <= most):
+            return None
+        spec, before = self._spec, job.cost
+        job.bound = most
+        job.output = output = min(job.output, most)
+        job.to_come = output * job.choices
+        job.estimate = job.prompt + job.to_come
+        job.cost = spec.prefill_weight * job.fresh + spec.decode_weight * job.to_come
+        return before
+
     def _answers(self, account: Account, model: str) -> Window | None:
         """How long a tenant's answers were; None before the first."""
         window = self._outputs.window(account.name, model)
@@ -130,30 +147,40 @@ class Admission:
             account.outputs[model] = window
         return window
 
-    def used(self, job: Job, kind: Kind, usage: Usage | None) -> tuple[int, int, float]:
-        """Prompt and output tokens and cost of what ran; estimated when the engine did not say."""
+    def used(self, job: Job, kind: Kind, usage: Usage | None) -> tuple[int, int, float, int]:
+        """Prompt and output tokens, cost, and cached tokens of the prompt, of what ran.
+
+        Estimated when the engine did not say.
+        """
         spec = self._spec
         if usage is not None:
             prompt, output, cached = usage
             if prompt is None:
                 prompt = job.prompt
             fresh = prompt - cached if prompt > cached else 0
-            return prompt, output, spec.prefill_weight * fresh + spec.decode_weight * output
+            cost = spec.prefill_weight * fresh + spec.decode_weight * output
+            return prompt, output, cost, cached
         if kind is Kind.COMPLETED or job.started:
-            return job.prompt, job.to_come, job.cost
+            return job.prompt, job.to_come, job.cost, 0
         if kind is Kind.ABANDONED:
-            return job.prompt, 0, spec.prefill_weight * job.prompt
-        return 0, 0, 0.0
+            return job.prompt, 0, spec.prefill_weight * job.prompt, 0
+        return 0, 0, 0.0, 0
+
+    def follow(self, other: Admission) -> None:
+        """Estimate by what another learns of the same requests, and learn nothing."""
+        self._prompts, self._outputs, self._learns = other._prompts, other._outputs, False
 
     def learn(self, job: Job, usage: Usage) -> None:
         """An answer came to its end: remember how long prompt and output were."""
+        if not self._learns:
+            return
         model = job.model.name
         prompt, output, _ = usage
-        request = job.request
-        if prompt is not None and request.prompt_tokens is None:
-            size, chars, messages = request.prompt_bytes, request.prompt_chars, request.messages
+        _, _, _, size, chars, exact, messages, *_ = job.request
+        if prompt is not None and exact is None:
             self._prompts.observe(model, size, chars, messages, prompt)
-        if job.outputs:
+        degraded = job.degraded
+        if job.outputs and (not degraded or CAP not in degraded):  # cut short says nothing of it
             each = output // job.choices
             window = job.account.outputs.get(model)
             if window is None:
@@ -161,9 +188,34 @@ class Admission:
             else:
                 window.add(each)
 
+    def answers_of(self, model: str) -> list[tuple[str, Window]]:
+        """The tenants that had answers of a model, and those answers."""
+        return self._outputs.windows_of(model)
+
     def learned(self) -> dict[str, Any]:
         """Estimates worth keeping over a restart, JSON-able."""
         return {"prompts": self._prompts.to_dict(), "outputs": self._outputs.to_dict()}
+
+
+def _retune(account: Account, tenant: Tenant, jobs: list[Job], now: float) -> None:
+    """Count what is here, `jobs`, on the levels that the tenant has now."""
+    old = account.quota
+    account.quota = None if account.open else Levels(tenant) or None
+    account.limit()
+    quota = account.quota
+    if quota is None:
+        return
+    chains = [(quota.chain(job.request.key, job.request.model), job) for job in jobs]
+    if old is None:
+        for _, job in chains:
+            job.taken = job.amounts
+    quota.take_over(
+        old,
+        lambda level: {job.request.id: job.taken for chain, job in chains if level in chain.levels},
+        now,
+    )
+    for job in jobs:  # chains of their own: a level's buckets may be others than before
+        job.chain = quota.chain(job.request.key, job.request.model)
 
 
 def _service(tiers: Iterable[Tier]) -> tuple[dict[str, Tier], dict[int, float]]:

@@ -25,7 +25,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
 
-from surgetank.policy.promise import Promises
+from surgetank.policy.promise import START, Promises
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Lane(Generic[T]):
         self.size = 0
         self.suspended = False
         self.version = 0
-        self.promises = Promises()  # of its share of the service
+        self.promises = Promises(START)  # of its share of the service
         self.heap: list[tuple[float, float, int, Waiting[T]]] = []
 
     def served(self) -> float:
@@ -234,6 +234,13 @@ class FairQueue(Generic[T]):
             level.cost += cost
         return waiting
 
+    def hasten(self, waiting: Waiting[T], slack: float, rank: float) -> None:
+        """Let it go before others of its tenant that waits already; its older entry stays behind.
+
+        The tenant's counter, and what it has waiting, are as they were.
+        """
+        heappush(waiting.lane.heap, (slack, rank, next(self._order), waiting))
+
     def peek(self) -> Waiting[T] | None:
         """The request that goes next, left where it is; None when none may."""
         first: Waiting[T] | None = None
@@ -285,13 +292,17 @@ class FairQueue(Generic[T]):
 
     def passed(self, lane: Lane[T], cost: float) -> None:
         """Charge a request that never had to wait, as push and pop would have."""
-        level = lane.level
+        level, counter = lane.level, lane.counter
         if not lane.size:
-            floor = level.floor()
-            if floor > lane.counter:
-                lane.counter = floor
+            last = level.last
+            if level.active or last is None:
+                floor = level.floor()
+            else:
+                floor = last.counter - last.running / last.weight
+            if floor > counter:
+                counter = floor
         level.last = lane
-        lane.counter += cost / lane.weight
+        lane.counter = counter + cost / lane.weight
         lane.running += cost
 
     def settle(self, lane: Lane[T], charged: float, cost: float) -> None:

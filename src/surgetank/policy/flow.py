@@ -10,30 +10,46 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
 
+from surgetank.policy.degrading import degrade
 from surgetank.policy.effect import Effect
 from surgetank.policy.fairness import Lane
-from surgetank.policy.flowspec import Budget, Counts, FlowSettings, FlowSpec, ReplicaView, Standing
+from surgetank.policy.flowspec import (
+    Budget,
+    Counts,
+    FlowSettings,
+    FlowSpec,
+    LevelBudget,
+    ReplicaView,
+    Standing,
+)
 from surgetank.policy.ingress import Ingress, measure
 from surgetank.policy.job import Account, Job
+from surgetank.policy.ladder import LadderSpec
+from surgetank.policy.lessons import Lesson, lessons
+from surgetank.policy.levels import NO_BUDGET
+from surgetank.policy.limiting import take
 from surgetank.policy.model import Model
 from surgetank.policy.placement import Load
-from surgetank.policy.promise import key_of
 from surgetank.policy.reconfiguring import reconfigure
-from surgetank.policy.refusing import MOST_RETRY_AFTER, RetryCause, give_up, reject
+from surgetank.policy.refusing import RetryCause, give_up, reject
 from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.policy.request import ENDINGS, Kind, Outcome, Request, Usage
+from surgetank.policy.session import SessionView, views
 from surgetank.policy.standing import counts, replica_views, standings
 from surgetank.policy.state import FEW_REPLAYS, REMEMBERED, FlowState
+from surgetank.policy.tasks import come
 from surgetank.policy.tenant import Tenant, Tier
 from surgetank.policy.waiting import dispatch, expire, start_at_once, wait
 
 __all__ = [
     "ANY_MODEL",
+    "NO_BUDGET",
     "Budget",
     "Counts",
     "FlowControl",
     "FlowSettings",
     "FlowSpec",
+    "LevelBudget",
     "ReplicaView",
     "RetryCause",
     "Standing",
@@ -44,13 +60,11 @@ ANY_MODEL: Final = "*"
 
 _NO_REPLICA_RETRY_AFTER: Final = 5.0  # a cold start takes longer, a reconnect less
 _REMEMBERED_FAILURES: Final = 16  # replicas a request is kept away from
-_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 # A member looked up in its enum takes 0.15 us, a global nothing: those that every request asks for.
 _COMPLETED: Final = Outcome.COMPLETED
 _WELL: Final = Kind.COMPLETED
 _NOTHING: Final[Sequence[Effect]] = ()
-_NO_LIMIT: Final = (None, None, None)
-_NO_QUOTA: Final = Budget(*_NO_LIMIT, *_NO_LIMIT)
+_LADDER: Final = LadderSpec()
 
 
 class FlowControl:
@@ -78,8 +92,10 @@ class FlowControl:
         models: Iterable[str] = (),
         draw: Callable[[], float] = lambda: 0.5,
         learned: Mapping[str, Any] | None = None,
+        ladder: LadderSpec = _LADDER,
     ) -> None:
-        self._state = FlowState(spec, tenants, tiers, models, draw, learned)
+        self._state = FlowState(spec, tenants, tiers, models, draw, learned, ladder)
+        self.steps = self._state.ladders.steps  # of the degradation ladder; the shell clears them
 
     # What happened.
 
@@ -134,9 +150,15 @@ class FlowControl:
             now = state.now
         state.now = now
         if outcome is _COMPLETED:
-            if usage is not None:
+            if usage is None:
+                state.end(job, _WELL, usage, now)
+            else:
                 state.admission.learn(job, usage)
-            state.end(job, _WELL, usage, now)
+                usual = job.started and len(job.legs) == 1 and job.session is None
+                if usual and not job.hashed and job.account.quota is None:
+                    state.served(job, usage, now)
+                else:
+                    state.end(job, _WELL, usage, now)
         else:
             cut = outcome is Outcome.REQUEST_TIMEOUT
             state.end(job, ENDINGS[outcome].kind, usage, now, cut=cut)
@@ -173,7 +195,7 @@ class FlowControl:
         legs = job.legs
         state.stop(job)
         job.model.queue.settle(job.lane, job.cost, 0.0)
-        for load in (placed.load for placed in legs):
+        for load, _ in legs:
             alone = job.model.alone(load, now)
             if cause == "busy":
                 load.shed(job.dispatched, retry_after, now, alone=alone)
@@ -197,22 +219,23 @@ class FlowControl:
             expire(state, now, out)
         if state.queues:
             dispatch(state, now, out)
-        if state.spec.when_full == "refuse" and job.waiting is not None:
+        if state.spec.when_full == "refuse" and job.waiting is not None and not job.account.open:
             give_up(state, job, cause, now, out)
         return out
 
     def join(self, replica: Replica, now: float) -> Sequence[Effect]:
         """A replica is ready, ready again, or described anew."""
         state = self._state
+        spec = state.spec
         load = state.loads.get(replica.id)
         if load is None:
-            load = state.loads[replica.id] = Load(replica, state.spec.max_in_flight)
+            load = state.loads[replica.id] = Load(replica, spec.max_in_flight, spec.prefill_budget)
         else:
             state.models[load.replica.model].leave(load)
-            load.describe(replica, state.spec.max_in_flight)
+            load.describe(replica, spec.max_in_flight, spec.prefill_budget)
             load.joined = True
         if replica.model not in state.models:
-            state.models[replica.model] = Model(replica.model, state.admission.shares)
+            state.know(replica.model)
         state.models[replica.model].join(load)
         return self.advance(now)
 
@@ -225,6 +248,17 @@ class FlowControl:
             load.joined = False
             if not load.in_flight:
                 del state.loads[replica_id]
+        return self.advance(now)
+
+    def expect(self, model: str, etas: Iterable[float], now: float) -> Sequence[Effect]:
+        """These replicas of a model are starting, and likely to serve at these times.
+
+        It takes the place of what was expected before. Waits and Retry-After count on it; a time
+        that passes without a `join` counts for nothing more.
+        """
+        known = self._state.models.get(model)
+        if known is not None:
+            known.expected = tuple(sorted(etas))
         return self.advance(now)
 
     def observe(self, replica_id: str, signals: Signals, now: float) -> Sequence[Effect]:
@@ -270,16 +304,24 @@ class FlowControl:
         deadline = self._state.next_deadline()
         return None if deadline == inf else deadline
 
+    def sleeps_until(self, moment: float) -> bool:
+        """Whether nothing is due before then, at a glance; False: `next_deadline` knows."""
+        state = self._state
+        return moment <= state.alarm and moment <= state.wake and not state.queues
+
     # What can be asked; changes nothing.
 
-    def budget(self, tenant: str, now: float) -> Budget:
-        """What is left of a tenant's quotas."""
+    def budget(self, tenant: str, now: float, key: str = "", model: str = "") -> Budget:
+        """What is left to a tenant's requests with this key for this model, on all their levels."""
         account = self._state.accounts.get(tenant)
         if account is None or account.quota is None:
-            return _NO_QUOTA
-        requests, tokens = account.quota.requests, account.quota.told_tokens(now)
-        limits = _NO_LIMIT if requests is None else requests.told(now)
-        return _new(Budget, limits + (tokens or _NO_LIMIT))
+            return NO_BUDGET
+        return account.quota.chain(key, model).left(now)
+
+    def levels(self, tenant: str, now: float) -> list[LevelBudget]:
+        """What each of a tenant's levels with limits has left."""
+        account = self._state.accounts.get(tenant)
+        return [] if account is None or account.quota is None else account.quota.each(now)
 
     def counts(self, tenant: str | None = None) -> Counts:
         """Of one tenant (zeros when it never sent anything), or of all."""
@@ -288,6 +330,23 @@ class FlowControl:
     def standings(self, now: float) -> list[Standing]:
         """What each tenant seen or configured has waiting and running."""
         return standings(self._state, now)
+
+    def sessions(self, now: float, most: int | None = None) -> list[SessionView]:
+        """Sessions under way, those that burn most tokens first; `most` of them."""
+        accounts = self._state.accounts
+        found = [
+            view
+            for name, account in accounts.items()
+            if account.sessions is not None
+            for view in views(name, account.sessions, now)
+        ]
+        found.sort(key=lambda view: -view.tokens_per_second)
+        return found[:most]
+
+    def sessions_under_way(self) -> dict[str, int]:
+        """Sessions known, of the tenants that name theirs; those that ended lately included."""
+        accounts = self._state.accounts.items()
+        return {name: len(a.sessions) for name, a in accounts if a.sessions is not None}
 
     def queued_by_tenant(self) -> dict[str, int]:
         """Requests waiting, of the tenants that have any."""
@@ -328,9 +387,41 @@ class FlowControl:
         """Arrival and prompt tokens of the requests that came since then and are still here."""
         return [(j.arrived, j.prompt) for j in self._state.jobs.values() if j.arrived >= since]
 
+    def degradation(self) -> dict[str, int]:
+        """The step of the degradation ladder each model is on."""
+        return {name: model.level for name, model in self._state.models.items()}
+
+    def shadows(self) -> bool:
+        """Whether the admission of anybody is in shadow (see `policy.shadow`)."""
+        state = self._state
+        opened = any(account.open for account in state.accounts.values())
+        return opened or state.spec.admission == "shadow"
+
+    def settings(self) -> FlowSettings:
+        """The settings in force; of tenants, those seen or configured."""
+        state = self._state
+        tenants = tuple(account.tenant for account in state.accounts.values())
+        tiers = tuple(state.admission.tiers.values())
+        ladder = state.ladders.spec
+        return FlowSettings(state.spec, tenants, tiers, tuple(state.models), ladder)
+
+    def described(self) -> list[Replica]:
+        """The replicas that take requests, as they were described."""
+        return [load.replica for load in self._state.loads.values() if load.joined]
+
+    def estimate_as(self, other: FlowControl) -> None:
+        """Estimate lengths by what `other` learns of the same requests."""
+        self._state.admission.follow(other._state.admission)
+
     def learned(self) -> dict[str, Any]:
         """Estimates worth keeping over a restart, JSON-able."""
-        return self._state.admission.learned()
+        state = self._state
+        models = {**state.remembered, **{n: m.learned() for n, m in state.models.items()}}
+        return state.admission.learned() | {"models": models}
+
+    def lessons(self) -> list[Lesson]:
+        """What was learnt of each model, and what that rests on."""
+        return lessons(self._state)
 
     # Arrival.
 
@@ -348,6 +439,8 @@ class FlowControl:
             if model is not None:
                 model.came(state.admission.job(request, account, model, now))
             pause = _NO_REPLICA_RETRY_AFTER
+            if model is not None:
+                pause = model.soon(pause, now)
             reject(state, request, account, Outcome.NO_REPLICA, "none is ready", out, pause)
             return None
         job = state.admission.job(request, account, model, now)
@@ -355,19 +448,21 @@ class FlowControl:
             reason = f"at least {job.least} prompt tokens: more than any replica can hold"
             reject(state, request, account, Outcome.TOO_LARGE, reason, out)
             return None
-        if account.quota is not None:
-            quota = account.quota
-            outcome = quota.reserve(job.reserved, now, request)
-            if outcome is not None:
-                key, retried = key_of(request), request.client_retry > 0
-                again = quota.promise(job.reserved, now, MOST_RETRY_AFTER, key, again=retried)
-                reason = "the tenant's quota" if again is not None else "more than the whole quota"
-                reject(state, request, account, outcome, reason, out, again)
+        if now >= model.look and not account.open:
+            asked = degrade(state, job, now, out)
+            if asked is None:
                 return None
+            job, model = asked, asked.model
+        if request.session and not come(state, job, now, out):
+            return None
+        if account.limited and not take(state, job, now, out):
+            return None
         job.lane = account.lanes.get(model.name) or self._lane(account, model)
         state.jobs[request.id] = job
         model.outstanding += job.to_come
         model.came(job)
+        if job.session is not None:
+            state.enter(job, job.session, now)
         return job
 
     def _may_replay(self) -> bool:

@@ -6,22 +6,29 @@ Rule: settings and answers are frozen values; defaults live here and nowhere els
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from surgetank.policy.ladder import LadderSpec
 from surgetank.policy.replica import Role
 from surgetank.policy.tenant import Tenant, Tier
+
+_LADDER: Final = LadderSpec()
 
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
     """Settings of admission and queueing. Times in seconds, sizes in tokens, requests or bytes."""
 
-    max_in_flight: int = 32  # requests per replica at once; the rest waits
+    # shadow: what would be refused or wait is counted and recorded, and everything is let through.
+    admission: Literal["on", "shadow"] = "on"
+    max_in_flight: int | None = None  # requests per replica at once; unset: as many as it bears
+    prefill_share: float = 0.25  # part of ttft_objective that a prompt may wait inside an engine
     when_full: Literal["wait", "refuse"] = "wait"  # refuse: no queue at all, 429 when all are full
     max_queued: int = 200  # requests waiting in all; one more is refused with 429
     max_queued_bytes: int = 256 << 20  # bodies waiting in all: 200 of 10 MB would be 2 GB
     max_queued_bytes_per_tenant: int = 64 << 20  # so that one cannot fill the queue's memory
     max_running: int | None = None  # requests running in all, over every replica
+    batching_window: float = 0.25  # longest wait for company, where engines run whole batches
     queue_timeout: float = 30.0  # longest wait; below load balancers' usual idle timeout, 60 s
     request_timeout: float = 60.0  # total, from arrival to the last byte
     ttft_objective: float = 2.0  # promised time to the first token; orders a tenant's queue
@@ -35,7 +42,13 @@ class FlowSpec:
         0.25  # seconds a cut request's room stays taken on an engine that cannot preempt
     )
     slack_bucket: float = 0.5  # seconds: waiting requests this close in slack are ordered by size
+    session_timeout: float = 300.0  # without a request, after which a session has ended
     ageing: float = 500.0  # cost per second: how much size one second of waiting outweighs
+
+    @property
+    def prefill_budget(self) -> float:
+        """Seconds a prompt may wait behind others inside an engine."""
+        return self.prefill_share * self.ttft_objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +59,11 @@ class FlowSettings:
     tenants: tuple[Tenant, ...] = ()
     tiers: tuple[Tier, ...] = ()
     models: tuple[str, ...] = ()
+    ladder: LadderSpec = _LADDER
 
 
 class Budget(NamedTuple):
-    """What is left of a tenant's quotas, for the x-ratelimit headers; None where there is none."""
+    """What is left of limits, for the headers that tell it; None where there is none."""
 
     limit_requests: int | None
     remaining_requests: int | None
@@ -57,6 +71,22 @@ class Budget(NamedTuple):
     limit_tokens: int | None
     remaining_tokens: int | None
     reset_tokens: float | None
+    limit_input_tokens: int | None = None
+    remaining_input_tokens: int | None = None
+    reset_input_tokens: float | None = None
+    limit_output_tokens: int | None = None
+    remaining_output_tokens: int | None = None
+    reset_output_tokens: float | None = None
+    limit_concurrent: int | None = None
+    remaining_concurrent: int | None = None
+
+
+class LevelBudget(NamedTuple):
+    """What one level has left. `key` and `model`: "" where it is of all of them."""
+
+    key: str
+    model: str
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,28 @@ from typing import TYPE_CHECKING, Final
 from surgetank.policy.fairness import Lane, Waiting
 from surgetank.policy.flowspec import FlowSpec
 from surgetank.policy.length import Window
+from surgetank.policy.levels import Chain, Levels
 from surgetank.policy.placement import Load, Placed
 from surgetank.policy.promise import Promises
-from surgetank.policy.quota import Amounts, Quota, is_limited
+from surgetank.policy.quota import Amounts
 from surgetank.policy.replica import Role
 from surgetank.policy.request import Kind, Request
 from surgetank.policy.tenant import Tenant, Tier
 
 if TYPE_CHECKING:
     from surgetank.policy.model import Model
+    from surgetank.policy.session import Session, Sessions
 
+_NO_END: Final = 1e8  # seconds: as good as never, and still a time that can be over
 _PREFILL: Final = Role.PREFILL  # a member looked up in its enum takes 0.15 us, a global nothing
+_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 
 
 class Account:
-    """One tenant: its caps, its quota and what it has in the system."""
+    """One tenant: its caps, its quota and what it has in the system.
+
+    `open`: its admission is in shadow, so that nothing of it is refused or waits.
+    """
 
     __slots__ = (
         "abandoned",
@@ -33,11 +40,13 @@ class Account:
         "failed",
         "fill",
         "lanes",
+        "limited",
         "most",
         "most_tokens",
         "name",
         "objective",
         "offered",
+        "open",
         "outputs",
         "patience",
         "places",
@@ -46,6 +55,7 @@ class Account:
         "quota",
         "refused",
         "running",
+        "sessions",
         "tenant",
         "tier",
         "total",
@@ -54,10 +64,12 @@ class Account:
     def __init__(self, tenant: Tenant, tier: Tier, spec: FlowSpec) -> None:
         self.name = tenant.name
         self.serve(tenant, tier, spec)
-        self.quota = Quota(tenant) if is_limited(tenant) else None
+        self.quota = None if self.open else Levels(tenant) or None
+        self.limit()
         self.lanes: dict[str, Lane[Job]] = {}
         self.places = Promises()  # of its own queue, or of what it may run where nothing waits
         self.outputs: dict[str, Window] = {}  # by model, how long answers were
+        self.sessions: Sessions | None = None  # of those who name theirs
         self.running = 0
         self.queued = 0
         self.queued_bytes = 0
@@ -72,11 +84,19 @@ class Account:
         self.tenant = tenant
         self.tier = tier
         self.fill = tier.kv_fill
-        self.most_tokens = tier.max_tokens
+        self.most_tokens = tier.max_output_tokens
         self.most: float = inf if tenant.max_running is None else tenant.max_running
         self.objective = _own(tier.ttft_objective, spec.ttft_objective)
         self.patience = _own(tier.queue_timeout, spec.queue_timeout)
         self.total = _own(tier.request_timeout, spec.request_timeout)
+        self.open = (tenant.admission or spec.admission) == "shadow"
+        if self.open:
+            self.most_tokens, self.most, self.total = None, inf, _NO_END
+
+    def limit(self) -> None:
+        """See whether anything limits what it may ask for: most are spared the question."""
+        refuses = self.most_tokens is not None and self.tier.when_above == "refuse"
+        self.limited = refuses or self.quota is not None
 
     @property
     def full(self) -> bool:
@@ -103,31 +123,39 @@ def _own(tier: float | None, flow: float) -> float:
 class Job:
     """One request from its arrival to its end. Times are monotonic seconds, costs as the flow's.
 
-    What it may take, in tokens: `least`, `prompt` (expected) and `worst` of its prompt, `output`
+    What it may take, in tokens: `least`, `prompt` (expected) and `worst` of its prompt, `fresh` of
+    that to be computed, the rest being in a cache, `output`
     expected of each of its `choices`, and `bound`, the most of one, None when not given. `default`:
     the bound written where an engine cannot preempt and the client gave none. `fill`: part of a
     replica's KV its tier may use. `outputs` False (embeddings): no output at all. `to_come`: output
-    expected of all choices; `estimate`: that and the prompt, reserved of the quota.
+    expected of all choices; `estimate`: that and the prompt. With a quota alone: `chain`, the
+    levels it counts on, and `taken`, what it took there.
     """
 
     __slots__ = (
         "account",
+        "ahead",
         "arrived",
         "asked_wait",
         "attempt",
         "back",
         "bound",
         "busy",
+        "chain",
         "choices",
         "cost",
         "deadline",
         "default",
+        "degraded",
         "dispatched",
         "ends_at",
         "estimate",
         "failed",
         "failed_on",
         "fill",
+        "fresh",
+        "hashed",
+        "hit",
         "lane",
         "least",
         "legs",
@@ -141,7 +169,10 @@ class Job:
         "prompt",
         "queued_at",
         "request",
+        "session",
         "started",
+        "streams",
+        "taken",
         "to_come",
         "waited",
         "waiting",
@@ -151,6 +182,7 @@ class Job:
     # What is written after it was made: by admission the first, then as it goes its way.
     least: int
     prompt: int
+    fresh: int
     worst: int
     output: int
     choices: int
@@ -158,11 +190,16 @@ class Job:
     estimate: int
     bound: int | None
     default: int
+    streams: bool  # its first token will be seen
+    hashed: bool  # its request says how the prompt begins
     outputs: bool
     cost: float
     lane: Lane[Job]
+    chain: Chain
+    taken: Amounts
     queued_at: float
     dispatched: float
+    ahead: int  # prompt tokens of streams on its replica that had no first token, its own included
 
     def __init__(self, request: Request, account: Account, model: Model, now: float) -> None:
         """Take the tenant's times; `Admission` writes sizes and cost."""
@@ -175,6 +212,7 @@ class Job:
         self.ends_at = now + account.total
         self.fill = account.fill
         self.deadline = inf  # the one entry in the flow's deadlines that counts
+        self.degraded = ""  # what the degradation ladder has taken from it, as it is told
         self.position = 0
         self.predicted: float | None = None
         self.waiting: Waiting[Job] | None = None
@@ -187,11 +225,16 @@ class Job:
         self.asked_wait = 0.0  # seconds, the longest that an engine that shed it has asked for
         self.failed = 0
         self.failed_on: tuple[str, ...] = ()
+        self.session: Session | None = None
+        self.hit = 0  # prompt tokens expected in its replica's cache
 
     @property
-    def reserved(self) -> Amounts:
-        """What it reserves of quotas."""
-        return Amounts(self.prompt, self.to_come)
+    def amounts(self) -> Amounts:
+        """What it takes of quotas before it runs."""
+        output, bound = self.to_come, self.bound
+        if bound is not None and self.account.tenant.reserve == "most":
+            output = bound * self.choices
+        return _new(Amounts, (self.prompt, output))
 
     @property
     def needs(self) -> int:

@@ -14,28 +14,40 @@ from typing import Any, Final, TypeVar
 
 from surgetank.policy.effect import Dispatch, Effect
 from surgetank.policy.flow import FlowControl, FlowSettings, FlowSpec, RetryCause
+from surgetank.policy.ladder import Fallback, LadderSpec
 from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.policy.request import Outcome, Request, Usage
-from surgetank.policy.tenant import Tenant, Tier
+from surgetank.policy.tenant import KeyLimits, ModelLimits, Tenant, Tier
 
 _SCHEMA: Final = 1
+_LADDER: Final = LadderSpec()
 _INPUTS: Final = frozenset(
     (
         "offer", "first_token", "finish", "abandon", "retry", "join", "leave", "observe", "advance",
-        "reconfigure",
+        "reconfigure", "expect",
     )
 )  # fmt: skip
 
-V = TypeVar("V", FlowSpec, Tenant, Tier, Request, Replica, Signals, Usage)
+_LISTS: Final = {"keys": KeyLimits, "models": ModelLimits, "fallbacks": Fallback}
+
+V = TypeVar(
+    "V", FlowSpec, LadderSpec, Fallback, Tenant, KeyLimits, ModelLimits, Tier, Request, Replica,
+    Signals, Usage,
+)  # fmt: skip
+Row = (
+    FlowSpec | LadderSpec | Fallback | Tenant | KeyLimits | ModelLimits | Tier | Request | Replica
+    | Signals | Usage
+)  # fmt: skip
 
 
-def to_row(value: FlowSpec | Tenant | Tier | Request | Replica | Signals | Usage) -> dict[str, Any]:
-    """One flat value as JSON-able fields; those equal to their default are left out."""
+def to_row(value: Row) -> dict[str, Any]:
+    """One value as JSON-able fields; those equal to their default are left out."""
     row: dict[str, Any] = {}
     for name, default in _defaults(type(value)):
         own = getattr(value, name)
         if default is MISSING or own != default:
-            row[name] = own
+            listed = isinstance(own, tuple) and name in _LISTS
+            row[name] = [to_row(entry) for entry in own] if listed else own
     return row
 
 
@@ -50,6 +62,9 @@ def from_row(kind: type[V], row: Mapping[str, Any]) -> V:
     """Make the value `to_row` was given; raises TypeError when the fields are others."""
     if kind is Replica and "role" in row:
         row = {**row, "role": Role(row["role"])}
+    for name, entry in _LISTS.items():
+        if name in row:
+            row = {**row, name: tuple(from_row(entry, inner) for inner in row[name])}
     return kind(**row)
 
 
@@ -85,6 +100,7 @@ class Journal:
         draw: Callable[[], float] = lambda: 0.5,
         learned: Mapping[str, Any] | None = None,
         wall_offset: float = 0.0,
+        ladder: LadderSpec = _LADDER,
     ) -> None:
         self._sink = sink
         self._source = draw
@@ -94,12 +110,18 @@ class Journal:
         header = {
             "journal": _SCHEMA,
             "wall_offset": wall_offset,
-            **_settings_row(FlowSettings(spec, tenants, tiers, models)),
+            **_settings_row(FlowSettings(spec, tenants, tiers, models, ladder)),
             "learned": learned,
         }
         sink(_line(header))
         self.flow = FlowControl(
-            spec, tenants=tenants, tiers=tiers, models=models, draw=self._draw, learned=learned
+            spec,
+            tenants=tenants,
+            tiers=tiers,
+            models=models,
+            draw=self._draw,
+            learned=learned,
+            ladder=ladder,
         )
 
     def _draw(self) -> float:
@@ -165,6 +187,12 @@ class Journal:
 
     def leave(self, replica_id: str, now: float) -> Sequence[Effect]:
         return self._write("leave", [replica_id], now, lambda at: self.flow.leave(replica_id, at))
+
+    def expect(self, model: str, etas: Iterable[float], now: float) -> Sequence[Effect]:
+        times = list(etas)
+        return self._write(
+            "expect", [model, times], now, lambda at: self.flow.expect(model, times, at)
+        )
 
     def observe(self, replica_id: str, signals: Signals, now: float) -> Sequence[Effect]:
         return self._write(
@@ -270,6 +298,7 @@ def _restart(row: Any, drawn: list[float], number: int) -> FlowControl:
         models=settings.models,
         draw=draw,
         learned=row["learned"],
+        ladder=settings.ladder,
     )
 
 
@@ -279,6 +308,7 @@ def _settings_row(settings: FlowSettings) -> dict[str, Any]:
         "tenants": [to_row(tenant) for tenant in settings.tenants],
         "tiers": [to_row(tier) for tier in settings.tiers],
         "models": list(settings.models),
+        "ladder": to_row(settings.ladder),
     }
 
 
@@ -288,6 +318,7 @@ def _settings(row: Mapping[str, Any]) -> FlowSettings:
         tuple(from_row(Tenant, tenant) for tenant in row["tenants"]),
         tuple(from_row(Tier, tier) for tier in row["tiers"]),
         tuple(row["models"]),
+        from_row(LadderSpec, row.get("ladder", {})),
     )
 
 
@@ -308,6 +339,8 @@ def _apply(flow: FlowControl, row: Mapping[str, Any]) -> Sequence[Effect]:
             return flow.join(from_row(Replica, args[0]), now)
         case "leave":
             return flow.leave(args[0], now)
+        case "expect":
+            return flow.expect(args[0], args[1], now)
         case "observe":
             return flow.observe(args[0], from_row(Signals, args[1]), now)
         case "reconfigure":

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 _MESSAGE_TOKENS: Final = 4  # role and separators of a chat template, per message
 _WORST_MESSAGE_TOKENS: Final = 8
@@ -21,15 +21,10 @@ _FADE: Final = 1 - 1 / _WINDOW
 _LONGEST_TOKEN: Final = 32  # bytes: hardly any text has longer ones on the average
 _MOST_EXCESS: Final = 512  # tokens a template may add of its own; more is no template
 _ENOUGH_OUTPUTS: Final = 8
-_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 
 
-class PromptTokens(NamedTuple):
-    """Tokens of one prompt: surely at least, expected, and at worst."""
-
-    least: int
-    expected: int
-    worst: int
+PromptTokens = tuple[int, int, int]
+"""Tokens of one prompt: surely at least, expected, and at worst."""
 
 
 class _Script:
@@ -69,7 +64,7 @@ class PromptLength:
                 ratio = known.tokens / known.bytes
         expected = ceil(ratio * size) + _MESSAGE_TOKENS * messages or 1
         worst = size + _WORST_TOKENS + _WORST_MESSAGE_TOKENS * messages + excess
-        return _new(PromptTokens, (size // _LONGEST_TOKEN, expected, worst))
+        return size // _LONGEST_TOKEN, expected, worst
 
     def observe(self, model: str, size: int, chars: int, messages: int, tokens: int) -> None:
         """An engine reported `tokens` for a prompt."""
@@ -85,6 +80,7 @@ class PromptLength:
         if text <= size:
             known.tokens = known.tokens * _FADE + text
             known.bytes = known.bytes * _FADE + size
+            return
         over = tokens - size - _WORST_TOKENS - _WORST_MESSAGE_TOKENS * messages
         if known.excess < over <= _MOST_EXCESS:
             known.excess = over
@@ -146,6 +142,10 @@ class OutputLength:
     def window(self, tenant: str, model: str) -> Window | None:
         """The answers there were; None before the first."""
         return self._windows.get((tenant, model))
+
+    def windows_of(self, model: str) -> list[tuple[str, Window]]:
+        """The tenants that had answers of a model, and those answers."""
+        return [(tenant, w) for (tenant, name), w in self._windows.items() if name == model]
 
     def expect(self, tenant: str, model: str, max_tokens: int | None) -> int:
         """Tokens of one choice, never above `max_tokens`."""

@@ -8,22 +8,22 @@ its context can hold.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from surgetank.policy.effect import Leg
-from surgetank.policy.replica import Replica, Signals
+from surgetank.policy.limit import ConcurrencyLimit
+from surgetank.policy.replica import Replica, Role, Signals
 
 if TYPE_CHECKING:
     from surgetank.policy.job import Job
 
-_UNKNOWN_SLOTS: Final = 4  # requests at once a replica of unknown size starts with
 _FRESH: Final = 2.0  # seconds a signal is believed
+_PREFILL: Final = Role.PREFILL  # a member looked up in its enum takes 0.15 us, a global nothing
 _STALE_FILL: Final = 0.95  # part of the usual KV fill once the signals have gone stale
 _PAUSE: Final = 0.25  # seconds without dispatch after a replica shed or failed
 _LONGEST_PAUSE: Final = 2.0
-_new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 
 # A load's key orders by KV tokens reserved, then by requests in flight, then by place in its group.
 _PLACES: Final = 1 << 20
@@ -36,19 +36,20 @@ class Load:
     """One replica and what is on it. Sizes that are unknown are infinite here.
 
     `held`: of the KV reserved, what prompts take whose first token has come; `lingering`: what is
-    reserved for requests that were cut off. `key`, `filed` and `order` are its `Group`'s.
+    reserved for requests that were cut off. `limit` and `window` are what `learnt` allows; of the
+    streams here, `unseen` wait for their first token, with `pending` prompt tokens in all. `key`,
+    `filed` and `order` are its `Group`'s.
     """
 
     __slots__ = (
         "_as_of",
-        "_cut_at",
         "_foreign",
-        "_grow_fast",
         "_held_until",
         "_pause",
         "_said_kv",
+        "_taken",
+        "batch_at",
         "block_size",
-        "cap",
         "context",
         "filed",
         "held",
@@ -58,61 +59,74 @@ class Load:
         "key",
         "kv",
         "kv_reserved",
+        "learnt",
         "legs",
         "limit",
         "lingering",
         "most",
         "order",
         "paused_until",
+        "pending",
         "preempts",
         "prefill_backlog",
         "replica",
         "role",
         "shape",
+        "static",
+        "unseen",
+        "window",
     )
 
-    def __init__(self, replica: Replica, max_in_flight: int) -> None:
+    def __init__(self, replica: Replica, max_in_flight: int | None, budget: float) -> None:
+        """`budget`: seconds a prompt may wait behind others in the engine."""
         self.id = replica.id
         self.in_flight = 0
         self.kv_reserved = 0
         self.prefill_backlog = 0
+        self.pending = 0
+        self.unseen = 0
         self.held = 0
         self.lingering = 0
         self.key = 0
         self.filed = False
         self.order: list[int] | None = None
         self.paused_until = -inf
+        self.batch_at = -inf  # static: the moment at which it may be sent a batch
         self._pause = 0.0
-        self._cut_at = -inf
         self._as_of = -inf
         self._held_until = -inf
         self._foreign = 0.0
+        self._taken = 0  # the same in whole tokens
         self._said_kv = False
-        self._grow_fast = replica.slots is None
         self.joined = True
-        self.describe(replica, max_in_flight)
-        self.limit = float(self.cap if replica.slots is not None else min(self.cap, _UNKNOWN_SLOTS))
+        known = replica.slots is not None
+        self.learnt = ConcurrencyLimit(_cap(replica, max_in_flight), budget, known=known)
+        self.describe(replica, max_in_flight, budget)
 
-    def describe(self, replica: Replica, max_in_flight: int) -> None:
-        """Take a (new) description of the replica; what is on it stays."""
+    def describe(self, replica: Replica, max_in_flight: int | None, budget: float) -> None:
+        """Take a (new) description of the replica; what is on it stays, and what was learnt.
+
+        A limit that stood at known slots follows them.
+        """
         self.replica = replica
         self.role = replica.role
         self.legs: tuple[Leg, ...] = (Leg(replica.role, replica.id),)  # of what runs here alone
+        self.static = replica.batching == "static"
         self.preempts = replica.preempts
         self.block_size = max(1, replica.block_size)
         self.kv: float = inf if replica.kv_tokens is None else replica.kv_tokens
         self.context: float = inf if replica.max_context is None else replica.max_context
         self.most = min(self.kv, self.context)
         self.shape = (self.role, self.preempts, self.block_size, self.kv, self.context)
-        self.cap = max(1, min(max_in_flight, replica.slots or max_in_flight))
-        self.limit = min(getattr(self, "limit", float(self.cap)), float(self.cap))
+        known = replica.slots is not None
+        self.learnt.recap(_cap(replica, max_in_flight), budget, known=known)
+        self._take_limits()
 
-    def recap(self, max_in_flight: int) -> None:
-        """Take another bound on requests at once; a limit that stood at known slots follows it."""
-        at_cap = self.limit >= self.cap
-        self.describe(self.replica, max_in_flight)
-        if at_cap and self.replica.slots is not None:
-            self.limit = float(self.cap)
+    def _take_limits(self) -> None:
+        """What was learnt may have changed; of whole batches the size is known."""
+        learnt, static = self.learnt, self.static
+        self.limit = learnt.cap if static else learnt.value
+        self.window = inf if static else learnt.window
         self.refile()
 
     def admits(self, tokens: int, fill: float, now: float) -> bool:
@@ -120,13 +134,15 @@ class Load:
         in_flight = self.in_flight
         if now < self.paused_until or in_flight + 1 > self.limit:
             return False
+        if self.static and now != self.batch_at:
+            return False
         if not in_flight:
             return True
-        if now < self._held_until:
+        if now < self._held_until or (self.pending >= self.window and not self.static):
             return False
         reserved = self.kv_reserved + tokens
         if now < self._as_of + _FRESH:
-            reserved += int(self._foreign)
+            reserved += self._taken
         elif self._said_kv and self.preempts:
             fill *= _STALE_FILL  # what else is on it is not known for now
         return reserved <= fill * self.kv
@@ -137,32 +153,59 @@ class Load:
             return 1 - (self.in_flight + 1) / self.limit
         return 1 - (self.kv_reserved + tokens) / self.kv
 
-    def take(self, tokens: int, prompt: int) -> None:
-        """A request was placed here."""
+    def take(self, tokens: int, prompt: int, *, streams: bool) -> None:
+        """A request was placed here; `streams`: its first token will be seen."""
         self.in_flight = in_flight = self.in_flight + 1
         self.kv_reserved += tokens
         self.prefill_backlog += prompt
+        if streams:
+            self.pending += prompt
+            self.unseen += 1
         order = self.order
         if order is not None:
             key = self.key
             if self.filed:
                 del order[bisect_left(order, key)]
             self.key = key = key + tokens * _TOKEN + _ONE
-            self.filed = filed = in_flight + 1 <= self.limit
+            self.filed = filed = in_flight + 1 <= self.limit and self.pending < self.window
             if filed:
                 insort(order, key)
 
-    def release(self, tokens: int, *, served: bool) -> None:
-        """Give the room of a request back; `served`: it ended well.
+    def first_token(
+        self, prompt: int, ahead: int, dispatched: float, now: float, *, streams: bool
+    ) -> None:
+        """A prompt is computed, behind `ahead` tokens of streams that were here, and its own."""
+        self.prefill_backlog -= prompt
+        if streams:
+            self.pending -= prompt
+            self.unseen -= 1
+            learnt, in_flight = self.learnt, self.in_flight
+            seconds, running = now - dispatched, in_flight - self.unseen
+            binds = in_flight + 1 > self.limit
+            learnt.first_token(ahead, seconds, dispatched, running, now, binds=binds)
+            if not self.static:
+                self.limit = limit = learnt.value
+                self.window = window = learnt.window
+                filed = in_flight + 1 <= limit and self.pending < window
+                if filed is not self.filed:
+                    self.refile()
 
-        Then the limit grows additively while it binds: by one per round of requests, or by one per
-        request (doubling) while nothing is known.
-        """
+    def unsent(self, prompt: int, *, streams: bool) -> None:
+        """A prompt will not be computed."""
+        self.prefill_backlog -= prompt
+        if streams:
+            self.pending -= prompt
+            self.unseen -= 1
+            self.refile()
+
+    def release(self, tokens: int, *, served: bool) -> None:
+        """Give the room of a request back; `served`: it ended well."""
         if served:
             self._pause = 0.0
-            if self.limit < self.cap and self.in_flight + 1 > self.limit:
-                more = 1.0 if self._grow_fast else 1 / self.limit
-                self.limit = min(self.cap, self.limit + more)
+            if self.in_flight + 1 > self.limit:
+                self.learnt.served(binds=True)
+                if not self.static:
+                    self.limit = self.learnt.value
         self.in_flight = in_flight = self.in_flight - 1
         self.kv_reserved -= tokens
         order = self.order
@@ -171,16 +214,16 @@ class Load:
             if self.filed:
                 del order[bisect_left(order, key)]
             self.key = key = key - tokens * _TOKEN - _ONE
-            self.filed = filed = in_flight + 1 <= self.limit
+            self.filed = filed = in_flight + 1 <= self.limit and self.pending < self.window
             if filed:
                 insort(order, key)
 
     def refile(self) -> None:
-        """The limit was moved: say anew whether there is a free slot."""
+        """A limit was moved: say anew whether there is a free slot."""
         order = self.order
         if order is None:
             return
-        filed = self.in_flight + 1 <= self.limit
+        filed = self.in_flight + 1 <= self.limit and self.pending < self.window
         if filed and not self.filed:
             insort(order, self.key)
         elif self.filed and not filed:
@@ -190,18 +233,12 @@ class Load:
     def shed(
         self, dispatched: float, retry_after: float | None, now: float, *, alone: bool
     ) -> None:
-        """It refused a request dispatched at `dispatched`: halve the limit, and pause.
+        """It refused a request dispatched at `dispatched`: trust it with less, and pause.
 
-        Refusals of one burst halve once: those dispatched before the last cut only bring the limit
-        down to what the replica holds on to. To be called after the request was released.
+        To be called after the request was released.
         """
-        if dispatched >= self._cut_at:
-            self.limit = max(1.0, self.limit // 2)
-            self._cut_at = now
-            self._grow_fast = False
-        else:
-            self.limit = max(1.0, min(self.limit, self.in_flight))
-        self.refile()
+        self.learnt.shed(self.in_flight, dispatched, now)
+        self._take_limits()
         self.pause(retry_after, now, alone=alone)
 
     def pause(self, seconds: float | None, now: float, *, alone: bool) -> None:
@@ -213,22 +250,27 @@ class Load:
         self.paused_until = now + (_PAUSE if alone else min(_LONGEST_PAUSE, wanted))
 
     def observe(self, signals: Signals, now: float) -> None:
-        """Believe a newer signal: work waiting inside the engine means our limit is too high."""
+        """Believe a newer signal: work waiting inside the engine means our limit is too high.
+
+        Streams without a first token wait as they should: `window` sees to those.
+        """
         if signals.as_of <= self._as_of:
             return
         self._as_of = signals.as_of
         self._held_until = -inf
-        self._foreign = 0.0
+        self._foreign, self._taken = 0.0, 0
         if now >= signals.as_of + _FRESH:
             return
-        if signals.waiting:
-            self.limit = max(1.0, min(self.limit, self.in_flight - signals.waiting))
-            self._grow_fast = False
+        waiting = signals.waiting
+        # A static one's wait for the batch before theirs.
+        if waiting is not None and waiting > self.unseen and not self.static:
+            self.learnt.waits(self.in_flight + self.unseen - waiting)
             self._held_until = signals.as_of + _FRESH
-            self.refile()
+            self._take_limits()
         self._said_kv = signals.kv_used is not None
         if signals.kv_used is not None and self.kv < inf:
             self._foreign = max(0.0, signals.kv_used * self.kv - self.kv_reserved)
+            self._taken = int(self._foreign)
 
     def wakes(self, now: float) -> float:
         """When time alone may open it again; inf for never."""
@@ -240,11 +282,14 @@ class Load:
         return wake
 
 
-class Placed(NamedTuple):
-    """One leg of a running request, and the KV tokens it reserves."""
+def _cap(replica: Replica, max_in_flight: int | None) -> float:
+    """Never more at once; inf where nothing says so."""
+    bounds = [n for n in (max_in_flight, replica.slots) if n is not None]
+    return float(max(1, min(bounds))) if bounds else inf
 
-    load: Load
-    tokens: int
+
+Placed = tuple[Load, int]
+"""One leg of a running request, and the KV tokens it reserves: a plain pair is unpacked fastest."""
 
 
 class Group:
@@ -306,16 +351,22 @@ class Group:
         if not order:
             return None
         load = loads[order[0] % _PLACES]
-        tokens = job.on(load)
+        if load.preempts and load.role is not _PREFILL:  # as most: what `on` says of them
+            block = load.block_size
+            tokens = -(-job.estimate // block) * block
+            if tokens > load.most:
+                tokens = int(load.most)
+        else:
+            tokens = job.on(load)
         if load.admits(tokens, job.fill, now):
-            return _new(Placed, (load, tokens))
+            return load, tokens
         most = job.fill * load.kv
         for key in order[1:]:
             load = loads[key % _PLACES]
             if load.in_flight and load.kv_reserved + tokens > most:
                 return None  # nor is there room on those after it, which hold more
             if load.admits(tokens, job.fill, now):
-                return _new(Placed, (load, tokens))
+                return load, tokens
         return None
 
     def _compare(self, job: Job, now: float) -> Placed | None:
@@ -324,7 +375,7 @@ class Group:
             load = self.loads[0]
             tokens = job.on(load)
             if load.admits(tokens, job.fill, now):
-                return _new(Placed, (load, tokens))
+                return load, tokens
             return None
         failed: Collection[str] = job.failed_on
         needs = min(job.needs, self.most)
@@ -350,11 +401,38 @@ class Group:
                 or (free == best_free and in_flight < best.in_flight)
             ):
                 best, best_tokens, best_free = load, tokens, free
-        return None if best is None else Placed(best, best_tokens)
+        return None if best is None else (best, best_tokens)
+
+    def equals(self, load: Load, draw: Callable[[], float]) -> tuple[Load, Load] | None:
+        """Two drawn of those as little loaded as `load`, the least; None where it is alone in that.
+
+        Where they are not in an order, two of all are drawn, and `load` stands for one that is not.
+        """
+        order, loads = self._order, self.loads
+        if order is None:
+            if len(loads) < 2:
+                return None
+            one, other = loads[int(draw() * len(loads))], loads[int(draw() * len(loads))]
+            return (one if _alike(one, load) else load), (other if _alike(other, load) else load)
+        if not order or loads[order[0] % _PLACES] is not load:
+            return None  # others are paused or full
+        count = bisect_left(order, (order[0] // _PLACES + 1) * _PLACES)
+        if count == 1:
+            return None
+        first, second = order[int(draw() * count)], order[int(draw() * count)]
+        return loads[first % _PLACES], loads[second % _PLACES]
 
     def alone(self, load: Load, now: float) -> bool:
         """Whether pausing this one would leave no other that may serve."""
         return not any(x is not load and now >= x.paused_until for x in self.loads)
+
+
+def _alike(load: Load, other: Load) -> bool:
+    return (
+        load.in_flight == other.in_flight
+        and load.kv_reserved == other.kv_reserved
+        and load.shape == other.shape
+    )
 
 
 def _id(load: Load) -> str:

@@ -52,6 +52,16 @@ class ScaleSpec:
     start_time: float = 60.0  # cold start, until the pool has measured its own
     stale_after: float = 3.0  # readings older than this are not known any more
     direction_tolerance: float = 0.2  # move of demand that allows a second turn in one start time
+    hindsight: bool = True  # follow the rule that was the cheapest on the last records, once known
+    attainment: float = 0.95  # part of the requests that are to keep the TTFT objective
+    standby_cost: float = 1.0  # of a warm standby, as part of a serving replica: 1 on rented GPUs
+    wake_time: float = 3.0  # from standby to serving; 0 where it is loaded and only not routed
+    decode_share: float = 0.5  # of a decode's cost where prefills run: they share their steps
+    record_memory: float = 600.0  # after which a record of what came counts half
+    learning_period: float = 1200.0  # a fleet younger than this may keep more than it has seen
+    # Times the root of the mean need, kept beyond it while so young; 8 for a fleet whose first
+    # burst must not be lost, 0 for one that may learn from it.
+    burst_factor: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value that cannot work."""
@@ -87,8 +97,10 @@ _POSITIVE: Final = (
     "step_period",
     "start_time",
     "stale_after",
+    "record_memory",
+    "learning_period",
 )
-_PARTS: Final = ("utilisation", "kv_fill")
+_PARTS: Final = ("utilisation", "kv_fill", "attainment", "decode_share")
 _ORDERED: Final = (("min_replicas", "max_replicas"), ("standbys", "max_standbys"))
 
 
@@ -131,6 +143,7 @@ class Signal(StrEnum):
 
     DEMAND = "demand"
     FORECAST = "forecast"
+    CALENDAR = "calendar"
     INFLUX = "influx"
     TOKEN_GAP = "token_gap"  # noqa: S105  a name, no secret
     KV_SHORTFALL = "kv_shortfall"
@@ -141,6 +154,9 @@ class Signal(StrEnum):
     STALE = "stale"
     DIRECTION = "direction"
     LIMIT = "limit"
+    HINDSIGHT = "hindsight"
+    FEW_RECORDS = "few_records"
+    SUSTAINED = "sustained"
     OUTSIDE = "outside"
 
 

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, Literal
 
 from surgetank.errors import ConfigError
@@ -242,6 +243,16 @@ class Pool:
             gone=self._gone,
             known=self._gone + known,
         )
+
+    def expected(self, now: float, usual: float) -> tuple[float, ...]:
+        """When those that start in order to serve are likely to, in order; not those overdue.
+
+        By the median of this pool's own starts, before the first by the `usual` time of one.
+        """
+        if self._starts:
+            usual = median(self._starts)
+        etas = [m.since + usual for m in self._members.values() if m.state is _STARTING]
+        return tuple(sorted(at for at in etas[: self.counts().starting] if at > now))
 
     def state(self, replica: str) -> State:
         """Where a replica is; GONE for one never heard of."""

@@ -1,19 +1,19 @@
-"""A tenant's quotas: requests and tokens per minute (prompt, output, both), all or nothing.
+"""One level's limits: requests and tokens per minute (prompt, output, both), and requests at once.
 
-Rule: every reservation ends in exactly one settlement; work that was refused costs nothing. Who was
-refused is told when the bucket will have refilled for it, and finds it so.
+Rule: what is asked of a level changes nothing; what was taken of it is given back or settled once.
+Who was refused is told when there will be room for it, and finds it so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple
 
 from surgetank.policy.bucket import TokenBucket
-from surgetank.policy.promise import Key, Promises, key_of
+from surgetank.policy.promise import Promises, key_of
 from surgetank.policy.request import Outcome, Request
-from surgetank.policy.tenant import Tenant
+from surgetank.policy.tenant import KeyLimits, Limited, ModelLimits, Tenant
 
 
 class Amounts(NamedTuple):
@@ -30,93 +30,111 @@ class Stock(NamedTuple):
     outcome: Outcome
     bucket: TokenBucket
     promises: Promises
+    words: str  # whose limit it is, and on what
 
-
-class Quota:
-    """The buckets of one tenant, each with its limit; one that is None has no bucket."""
-
-    __slots__ = ("_all", "_tokens", "requests")
-
-    def __init__(self, tenant: Tenant) -> None:
-        limits = (
-            (_one, Outcome.QUOTA_REQUESTS, tenant.requests_per_minute),
-            (_both, Outcome.QUOTA_TOKENS, tenant.tokens_per_minute),
-            (_prompt, Outcome.QUOTA_TOKENS, tenant.input_tokens_per_minute),
-            (_output, Outcome.QUOTA_TOKENS, tenant.output_tokens_per_minute),
-        )
-        self._take_up(
-            Stock(of, outcome, bucket, Promises(1.0))
-            for of, outcome, limit in limits
-            if (bucket := _bucket(limit, tenant.burst_seconds)) is not None
-        )
-
-    def _take_up(self, stocks: Iterable[Stock]) -> None:
-        self._all = tuple(stocks)
-        by = {stock.of: stock.bucket for stock in self._all}
-        self.requests = by.get(_one)
-        self._tokens = tuple(bucket for of, bucket in by.items() if of is not _one)
-
-    @property
-    def stocks(self) -> tuple[Stock, ...]:
-        """All that limit, requests first."""
-        return self._all
-
-    def told_tokens(self, now: float) -> tuple[int, int, float] | None:
-        """What clients are told of tokens: the limit with the least part left; None without any.
-
-        Any other would show plenty beside a refusal.
-        """
-        buckets = self._tokens
-        if len(buckets) > 1:
-            return min(buckets, key=lambda b: b.level(now) / b.burst if b.burst else 0.0).told(now)
-        return buckets[0].told(now) if buckets else None
-
-    def reserve(self, amounts: Amounts, now: float, request: Request) -> Outcome | None:
-        """Take one request and its tokens; on None all are taken, else nothing is.
+    def has(self, amounts: Amounts, request: Request, now: float) -> bool:
+        """Whether a request may have so much, with every promise to somebody else kept.
 
         Who was refused before, and comes when told, has what it was promised.
         """
-        for number, stock in enumerate(self._all):
-            if not _reserve(stock.bucket, stock.promises, stock.of(amounts), now, request):
-                for taken in self._all[:number]:
-                    taken.bucket.refund(taken.of(amounts), now)
-                return stock.outcome
-        return None
+        amount, bucket, promises = self.of(amounts), self.bucket, self.promises
+        if not bucket.holds(amount, now):
+            return False
+        if not len(promises):
+            return True
+        promises.expire(now)
+        if promises.due(key_of(request), now):
+            return True
+        return promises.leaves(bucket.level(now) - amount, bucket.rate, now)
 
-    def settle(self, reserved: Amounts, used: Amounts, now: float) -> None:
-        """The request ran: its tokens are corrected to what it used."""
-        for stock in self._all:
-            if stock.of is not _one:
-                stock.bucket.settle(stock.of(reserved), stock.of(used), now)
+    def take(self, amounts: Amounts, request: Request, now: float) -> None:
+        """Take what it has."""
+        if len(self.promises):
+            self.promises.take(key_of(request), now)
+        self.bucket.reserve(self.of(amounts), now, whose=request.id)
 
-    def refund(self, reserved: Amounts, now: float) -> None:
-        """The request did not run: it and its tokens are given back."""
-        for stock in self._all:
-            stock.bucket.refund(stock.of(reserved), now)
 
-    def promise(
-        self, amounts: Amounts, now: float, most: float, key: Key, *, again: bool
-    ) -> float | None:
-        """Seconds until all can be had, promised up to `most`; None when they never can.
+class Cap:
+    """Requests of a level at once. `places`: what was promised of them."""
 
-        `again`: it is a retry; what came before its time has its promise already.
+    __slots__ = ("most", "places", "used", "words")
+
+    def __init__(self, most: int, words: str) -> None:
+        self.most = most
+        self.words = words
+        self.used = 0
+        self.places = Promises()
+
+    def has(self, request: Request, service: float, now: float) -> bool:
+        """Whether one more may come. `service`: seconds a request is here."""
+        if self.used >= self.most:
+            return False
+        places = self.places
+        if not len(places):
+            return True
+        places.expire(now)
+        if places.due(key_of(request), now):
+            return True
+        return places.leaves(self.most - self.used - 1.0, self.pace(service), now)
+
+    def take(self, request: Request, now: float) -> None:
+        if len(self.places):
+            self.places.take(key_of(request), now)
+        self.used += 1
+
+    def pace(self, service: float) -> float:
+        """Requests that leave in a second."""
+        return max(1, self.used) / service
+
+
+class Level:
+    """What one level has left. `key` and `model`: "" where it is of all of them."""
+
+    __slots__ = ("cap", "key", "model", "stocks")
+
+    def __init__(self, limits: Limited, key: str, model: str) -> None:
+        self.key = key
+        self.model = model
+        whose = f"key {key}" if key else "the tenant"
+        of_model = f" of model {model}" if model else ""
+        kinds = (
+            (_one, Outcome.QUOTA_REQUESTS, limits.requests_per_minute, "requests"),
+            (_both, Outcome.QUOTA_TOKENS, limits.tokens_per_minute, "tokens"),
+            (_prompt, Outcome.QUOTA_TOKENS, limits.input_tokens_per_minute, "input tokens"),
+            (_output, Outcome.QUOTA_TOKENS, limits.output_tokens_per_minute, "output tokens"),
+        )
+        self.stocks = tuple(
+            Stock(of, outcome, bucket, Promises(1.0), f"{whose}: {what} per minute{of_model}")
+            for of, outcome, limit, what in kinds
+            if (bucket := _bucket(limit, limits.burst_seconds)) is not None
+        )
+        most = limits.max_concurrent
+        self.cap = None if most is None else Cap(most, f"{whose}: requests at once{of_model}")
+
+    def take_over(self, old: Level | None, taken: Mapping[str, Amounts], now: float) -> None:
+        """Go on where another left off. `taken`: what is here of this level, by request.
+
+        A bucket that goes on keeps the part that is filled, and what was promised of it. A new one
+        starts full, less what the requests that are here have taken: they will be settled with it.
         """
-        if again:
-            known = [wait for stock in self._all if (wait := stock.promises.of(key, now))]
-            if known:
-                return max(known)
-        wait = 0.0
-        for of, _, bucket, promises in self._all:
-            amount = of(amounts)
-            if amount > bucket.burst:
-                return None
-            wait = max(wait, promises.wait(bucket.level(now), bucket.rate, amount, now))
-        if wait == inf:
-            return None
-        if wait <= most:
-            for stock in self._all:
-                stock.promises.keep(wait, stock.of(amounts), now, key)
-        return wait
+        if self.cap is not None:
+            self.cap.used = len(taken)
+            if old is not None and old.cap is not None:
+                self.cap.places = old.cap.places
+        kept = {} if old is None else {stock.of: stock for stock in old.stocks}
+        stocks = []
+        for stock in self.stocks:
+            known, new = kept.get(stock.of), stock.bucket
+            if known is None:
+                for request_id, amounts in taken.items():
+                    new.owe(stock.of(amounts), now, whose=request_id)
+                stocks.append(stock)
+                continue
+            bucket = known.bucket
+            if (bucket.rate, bucket.burst) != (new.rate, new.burst):
+                bucket.resize(new.rate, new.burst, now)
+            stocks.append(known)
+        self.stocks = tuple(stocks)
 
 
 def _one(_amounts: Amounts) -> float:
@@ -135,60 +153,38 @@ def _output(amounts: Amounts) -> float:
     return amounts[1]
 
 
-def is_limited(tenant: Tenant) -> bool:
-    """Whether a tenant has any quota."""
-    limits = (
-        tenant.requests_per_minute,
-        tenant.tokens_per_minute,
-        tenant.input_tokens_per_minute,
-        tenant.output_tokens_per_minute,
+KINDS = (_one, _both, _prompt, _output)
+"""What can be counted of a request: itself, all its tokens, its prompt, its output."""
+
+
+def limits_of(tenant: Tenant) -> list[tuple[Limited, str, str]]:
+    """The levels of a tenant that have limits, the outermost first, with their key and model."""
+    found: list[tuple[Limited, str, str]] = [(tenant, "", "")]
+    found += [(model, "", model.name) for model in tenant.models]
+    for key in tenant.keys:
+        found.append((key, key.name, ""))
+        found += [(model, key.name, model.name) for model in key.models]
+    return [level for level in found if _is_limited(level[0])]
+
+
+def _is_limited(limits: Tenant | KeyLimits | ModelLimits) -> bool:
+    told = (
+        limits.requests_per_minute,
+        limits.tokens_per_minute,
+        limits.input_tokens_per_minute,
+        limits.output_tokens_per_minute,
+        limits.max_concurrent,
     )
-    return any(limit is not None for limit in limits)
+    return any(limit is not None for limit in told)
 
 
-def _reserve(
-    bucket: TokenBucket,
-    promises: Promises,
-    amount: float,
-    now: float,
-    request: Request,
-) -> bool:
-    """Take it, unless that would break a promise to somebody else."""
-    if not len(promises):
-        return bucket.reserve(amount, now)
-    promises.expire(now)
-    if promises.take(key_of(request), now):
-        return bucket.reserve(amount, now)
-    if not promises.leaves(bucket.level(now) - amount, bucket.rate, now):
-        return False
-    return bucket.reserve(amount, now)
-
-
-def retuned(
-    quota: Quota | None, tenant: Tenant, reserved: Iterable[Amounts], now: float
-) -> Quota | None:
-    """The quota of a tenant whose limits may have changed; None when it has none (any more).
-
-    A bucket that goes on keeps the part that is filled, and what was promised of it. A new one
-    starts full, less what the requests that are here have `reserved`: they will be settled with it.
-    """
-    if not is_limited(tenant):
+def wait_of(stock: Stock, amount: float, now: float) -> float | None:
+    """Seconds until so much can be promised of it; None when it never can."""
+    bucket = stock.bucket
+    if amount > bucket.burst:
         return None
-    made = Quota(tenant)
-    kept = {stock.of: stock for stock in quota.stocks} if quota is not None else {}
-    estimates = list(reserved)
-    stocks = []
-    for stock in made.stocks:
-        old, new = kept.get(stock.of), stock.bucket
-        if old is None:
-            new.settle(0, sum(stock.of(amounts) for amounts in estimates), now)
-            stocks.append(stock)
-            continue
-        if (old.bucket.rate, old.bucket.burst) != (new.rate, new.burst):
-            old.bucket.resize(new.rate, new.burst, now)
-        stocks.append(old)
-    made._take_up(stocks)  # noqa: SLF001 - it is one of this module's own
-    return made
+    wait = stock.promises.wait(bucket.level(now), bucket.rate, amount, now)
+    return None if wait == inf else wait
 
 
 def _bucket(per_minute: float | None, burst_seconds: float) -> TokenBucket | None:

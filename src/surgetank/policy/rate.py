@@ -11,6 +11,7 @@ from math import exp
 _WINDOW = 20.0  # seconds of busy time after which old observations weigh 1/e
 _ENOUGH_SECONDS = 0.5
 _ENOUGH_REQUESTS = 3
+_FADE = 0.98  # of the largest prefill rate seen, per look
 
 
 class Meter:
@@ -28,6 +29,10 @@ class Meter:
         fade = exp(-seconds / _WINDOW)
         self._cost *= fade
         self._seconds = self._seconds * fade + _WINDOW * (1 - fade)
+
+    def scale(self, factor: float) -> None:
+        """From now on so many times as much is done."""
+        self._cost *= factor
 
     def add(self, cost: float) -> None:
         self._cost += cost
@@ -65,12 +70,19 @@ class ServiceRate:
 
     def settle(self, cost: float, now: float) -> None:
         """A request ended, having used `cost`; `mark` comes after it, with the new state."""
-        if now != self._since:
-            self._account(now)
-        if self.working:
-            self._when_working.add(cost)
-            if self.backlogged:
+        elapsed = now - self._since
+        if self.backlogged or not self.working:
+            if elapsed:
+                self._account(now)
+            if self.working:
+                self._when_working.add(cost)
                 self._when_backlogged.add(cost)
+            return
+        meter = self._when_working
+        if elapsed > 0:
+            meter.elapse(elapsed)
+        self._since = now
+        meter.add(cost)
 
     def _account(self, now: float) -> None:
         """Add the time since the last account to the state it was spent in."""
@@ -81,6 +93,11 @@ class ServiceRate:
             if self.working:
                 self._when_working.elapse(elapsed)
         self._since = now
+
+    def scale(self, factor: float) -> None:
+        """The replicas have become so many times as many: what was seen is true of each."""
+        self._when_backlogged.scale(factor)
+        self._when_working.scale(factor)
 
     def forget(self) -> None:
         """What was seen is true no more, such as after a change of how many run at once."""
@@ -94,3 +111,27 @@ class ServiceRate:
     def at_least(self) -> float | None:
         """Cost per second they surely can: as under backlog, else as seen while working."""
         return self._when_backlogged.rate() or self._when_working.rate()
+
+
+class PrefillRate:
+    """Prompt tokens per second of a model: the most seen between two looks, fading."""
+
+    __slots__ = ("_at", "_busy", "_done", "rate")
+
+    def __init__(self) -> None:
+        self._at = self._done = 0.0
+        self._busy = False
+        self.rate: float | None = None
+
+    def look(self, done: float, backlog: int, now: float) -> float | None:
+        """Take in the tokens prefilled in all, and what is still to be; the rate, if it is known.
+
+        Only time that began with a backlog tells what the replicas can do.
+        """
+        seconds, tokens = now - self._at, done - self._done
+        if seconds > 0:
+            if self._busy and tokens > 0:
+                self.rate = max(tokens / seconds, (self.rate or 0.0) * _FADE)
+            self._at, self._done = now, done
+        self._busy = backlog > 0
+        return self.rate

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from surgetank.policy.degrading import reladder
 from surgetank.policy.flowspec import FlowSettings, FlowSpec
-from surgetank.policy.model import Model
 from surgetank.policy.state import FlowState
 
 
@@ -18,12 +18,16 @@ def reconfigure(state: FlowState, settings: FlowSettings, now: float) -> None:
     admission.reconfigure(settings, state.jobs.values(), now)
     state.spec = settings.spec
     for load in state.loads.values():
-        load.recap(settings.spec.max_in_flight)
+        spec = settings.spec
+        load.describe(load.replica, spec.max_in_flight, spec.prefill_budget)
     _name_models(state, settings.models)
     for model in state.models.values():
-        model.queue.reshare(admission.shares)
+        model.batching_window = settings.spec.batching_window
+        if model.window is not None:
+            model.window.longest = settings.spec.batching_window
         if _pace(settings.spec) != before:
             model.rate.forget()  # else waits are foretold by what the fleet could before
+    reladder(state, settings.ladder)
     for account in state.accounts.values():
         for name, lane in account.lanes.items():
             queue = state.models[name].queue
@@ -46,4 +50,4 @@ def _name_models(state: FlowState, names: Iterable[str]) -> None:
             account.lanes.pop(name, None)
     for name in names:
         if name not in state.models:
-            state.models[name] = Model(name, state.admission.shares)
+            state.know(name)

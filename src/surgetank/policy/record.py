@@ -47,6 +47,13 @@ class RequestRecord:
     predicted_wait: float | None = None  # wait foretold on arrival
     position: int | None = None  # requests ahead of it on arrival
     degraded: str = ""  # step of the degradation ladder
+    retry_after: float | None = None  # seconds a refused client was told to wait; None: no time
+    level: str = ""  # which limit refused it: whose, and what it counts
+    expected_tokens: int | None = None  # of a refused one: prompt and output it was taken to need
+    full: tuple[str, ...] = ()  # of a refused one: what stood in the way on each replica
+    shadow: str = ""  # shadow admission: how it would have ended, "admitted" when it would run
+    shadow_wait: float | None = None  # shadow admission: seconds it would have waited
+    shadow_ttft: float | None = None  # shadow admission: estimate of its time to the first token
     scheduled: float | None = None  # load test: when it was due
     sent: float | None = None  # load test: when it was sent
     first_byte: float | None = None  # load test: first byte of the answer
@@ -73,7 +80,10 @@ class RequestRecord:
         gaps = known.get("token_gaps", [])
         if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in gaps):
             raise ValueError(f"token_gaps = {gaps!r}: expected counts")
-        return cls(**known | {"token_gaps": tuple(gaps)})
+        full = known.get("full", [])
+        if not all(isinstance(x, str) for x in full):
+            raise ValueError(f"full = {full!r}: expected texts")
+        return cls(**known | {"token_gaps": tuple(gaps), "full": tuple(full)})
 
 
 @dataclass(slots=True)
@@ -168,6 +178,7 @@ _BY_ANNOTATION: Final[dict[str, tuple[type, ...]]] = {
     "float | None": (float, int, type(None)),
     "tuple[float, ...]": (list,),
     "tuple[int, ...]": (list,),
+    "tuple[str, ...]": (list,),
 }
 _TYPES: Final = {f.name: _BY_ANNOTATION[str(f.type)] for f in fields(RequestRecord)}
 

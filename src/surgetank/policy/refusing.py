@@ -9,21 +9,38 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from surgetank.policy.effect import Effect, Refuse
+from surgetank.policy.fullness import why_full
 from surgetank.policy.job import Account, Job
 from surgetank.policy.promise import key_of
 from surgetank.policy.request import ENDINGS, Kind, Outcome, Request
 from surgetank.policy.state import FlowState
 
+_SHORTEST: Final = 1e-3  # seconds: an engine answers no sooner, whatever a clock that stood says
 _LEAST_RETRY_AFTER: Final = 0.1
 MOST_RETRY_AFTER: Final = 110.0  # openai-python does not retry at all above 120 s
 _JITTER: Final = 0.1  # so that those refused together do not come back together
-_UNKNOWN_SERVICE: Final = 1.0  # seconds a request is taken to run before any has ended
-_FEW: Final = 8  # running requests
-_LATE: Final = 1.05
-_QUOTA: Final = frozenset({Outcome.QUOTA_REQUESTS, Outcome.QUOTA_TOKENS})
+UNKNOWN_SERVICE: Final = 1.0  # seconds a request is taken to run before any has ended
+FEW: Final = 8  # running requests
+LATE: Final = 1.05
+_PROMISED: Final = frozenset(
+    {
+        Outcome.QUOTA_REQUESTS,
+        Outcome.QUOTA_TOKENS,
+        Outcome.QUOTA_SESSIONS,
+        Outcome.QUOTA_SESSION_TOKENS,
+        Outcome.TENANT_BUSY,
+    }
+)
 _FULL: Final = frozenset(
     {Outcome.TENANT_QUEUE_FULL, Outcome.QUEUE_FULL, Outcome.TENANT_BUSY, Outcome.NO_SLOT}
 )
+_NO_ROOM: Final = _FULL | {
+    Outcome.QUEUE_BYTES,
+    Outcome.PREDICTED_WAIT,
+    Outcome.QUEUE_TIMEOUT,
+    Outcome.ENGINE_BUSY,
+    Outcome.REQUEST_TIMEOUT,
+}
 
 RetryCause = Literal["failed", "busy", "unreached"]
 
@@ -36,13 +53,20 @@ def reject(
     reason: str,
     out: list[Effect],
     wait: float | None = None,
+    *,
+    level: str = "",
+    tokens: int | None = None,
+    degraded: str = "",
 ) -> None:
     """Refuse what was never let in; no `wait`: a retry would be no better."""
     account.count(Kind.REFUSED)
     soon = wait is not None and wait <= MOST_RETRY_AFTER
-    exact = soon and outcome in _QUOTA and wait is not None
+    exact = soon and outcome in _PROMISED and wait is not None
     told = _bounded(wait) if exact and wait is not None else _jittered(state, wait)
-    out.append(Refuse(request, outcome, reason, told, should_retry=soon))
+    refusal = Refuse(
+        request, outcome, reason, told, soon, level=level, tokens=tokens, degraded=degraded
+    )
+    out.append(refusal)
 
 
 def refuse(
@@ -68,6 +92,7 @@ def refuse(
             retry_after = _jittered(state, told)
             if retry_after is not None and retry_after < asked:
                 retry_after = min(MOST_RETRY_AFTER, 2 * asked - retry_after)  # spread upwards
+    full = why_full(job, now) if outcome in _NO_ROOM else ()
     state.end(job, kind, None, now)
     out.append(
         Refuse(
@@ -78,6 +103,9 @@ def refuse(
             should_retry=soon,
             predicted_wait=job.predicted,
             position=job.position,
+            full=full,
+            tokens=job.estimate,
+            degraded=job.degraded,
         )
     )
 
@@ -107,7 +135,7 @@ def _again(state: FlowState, job: Job, outcome: Outcome, now: float) -> tuple[fl
             if left:  # it came before its time
                 return left, True
     if outcome in _FULL:
-        each = place_time(job)
+        each = place_time(job, now)
         if outcome is Outcome.NO_SLOT or outcome is Outcome.QUEUE_FULL:
             promises, free = state.places, float(spec.max_queued - state.queued + 1)
             if outcome is Outcome.NO_SLOT:
@@ -123,21 +151,29 @@ def _again(state: FlowState, job: Job, outcome: Outcome, now: float) -> tuple[fl
         if wait > MOST_RETRY_AFTER:
             return wait, False
         return promises.keep(wait, 1.0, now, key), True
-    if outcome is Outcome.PREDICTED_WAIT and rate is not None and job.predicted:
-        share = lane.cost / job.predicted  # of the service, in cost per second
+    waits = job.waiting is not None
+    if outcome is Outcome.PREDICTED_WAIT and rate is not None and (job.predicted or not waits):
+        share, before = rate, lane.cost  # of the service, in cost per second
+        if job.predicted and waits:
+            share, before = lane.cost / job.predicted, lane.cost - job.cost
         limit = waits_at_most(job)
         lane.promises.expire(now)
-        level = limit * share - (lane.cost - job.cost)
+        level = limit * share - before
         wait = lane.promises.wait(level, share, job.cost, now)
         if wait > MOST_RETRY_AFTER:
             return wait, False
         return lane.promises.keep(wait, job.cost, now, key), True
-    return _backlog_time(job), False
+    return _backlog_time(job, now), False
 
 
 def waits_at_most(job: Job) -> float:
-    """Seconds of predicted wait beyond which its tier does not let it in."""
-    return min(job.patience, job.account.tier.theta * job.objective)
+    """Seconds of predicted wait beyond which its tier does not let it in.
+
+    What its prompt takes once it runs is taken off, but half is always left: a long prompt that
+    could not keep the objective in any case is not refused at every queue.
+    """
+    whole = job.account.tier.theta * job.objective
+    return min(job.patience, max(whole / 2, whole - job.model.prefill_time(job.prompt)))
 
 
 def _in_step(state: FlowState, job: Job, before: int, now: float) -> float:
@@ -147,35 +183,41 @@ def _in_step(state: FlowState, job: Job, before: int, now: float) -> float:
     """
     model = job.model
     service, running = model.service, model.running
-    if service is None or not 0 < running <= _FEW:
+    if service is None or not 0 < running <= FEW:
         return 0.0
     ends = (j.dispatched + service for j in state.jobs.values() if j.legs and j.model is model)
     first = max(0.0, min(ends, default=now) - now)
-    return (first + before // running * service) * _LATE
+    return (first + before // running * service) * LATE
 
 
-def place_time(job: Job) -> float:
-    """Seconds between two dispatches from where it waits, or would."""
+def place_time(job: Job, now: float) -> float:
+    """Seconds between two dispatches from where it waits, or would; more than 0."""
+    return max(_SHORTEST, _place_time(job, now))
+
+
+def _place_time(job: Job, now: float) -> float:
     model, lane, account = job.model, job.lane, job.account
     rate = model.rate.at_least()
     if rate is not None and job.waiting is not None and lane.size and not lane.suspended:
         if account.tenant.max_queued is not None and account.queued > account.tenant.max_queued:
-            return model.queue.wait(lane, rate) / lane.size
-        return model.queue.cost / rate / max(1, model.queue.size)
+            return model.soon(model.queue.wait(lane, rate), now) / lane.size
+        return model.soon(model.queue.cost / rate, now) / max(1, model.queue.size)
     running = max(1, account.running if account.full else model.running)
-    return (_UNKNOWN_SERVICE if model.service is None else model.service) / running
+    return (UNKNOWN_SERVICE if model.service is None else model.service) / running
 
 
-def _backlog_time(job: Job) -> float:
+def _backlog_time(job: Job, now: float) -> float:
     """Seconds until what waits, and this request, would be served."""
     model = job.model
     rate = model.rate.at_least()
+    if not model.served and model.expected:
+        return model.soon(UNKNOWN_SERVICE, now)
     if rate is None:
         rounds = 1 + len(model.queue) / max(1, model.running)
-        return _UNKNOWN_SERVICE * rounds
+        return UNKNOWN_SERVICE * rounds
     if job.waiting is not None and not job.lane.suspended:
-        return model.queue.wait(job.lane, rate)
-    return (model.queue.cost + job.cost) / rate
+        return model.soon(model.queue.wait(job.lane, rate), now)
+    return model.soon((model.queue.cost + job.cost) / rate, now)
 
 
 def _bounded(told: float) -> float:

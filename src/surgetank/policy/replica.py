@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
+
+Batching = Literal["continuous", "static"]
 
 
 class Role(StrEnum):
@@ -24,7 +27,8 @@ class Replica:
     `slots`: requests it runs at once (the flow's cap applies as well); `kv_tokens`: its KV cache,
     None when unknown; `block_size`: tokens in a KV block (1: exact); `preempts`: it survives a full
     KV cache by preempting (vLLM, SGLang), else every stream on it dies (llama.cpp) and the worst
-    case must be reserved; `max_context`: most tokens of one request, None when unknown.
+    case must be reserved; `max_context`: most tokens of one request, None when unknown; `batching`:
+    static where it runs whole batches of `slots` requests, all of which leave together.
     """
 
     id: str
@@ -35,6 +39,7 @@ class Replica:
     block_size: int = 16
     preempts: bool = True
     max_context: int | None = None
+    batching: Batching = "continuous"
 
 
 @dataclass(frozen=True, slots=True)

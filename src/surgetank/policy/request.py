@@ -5,6 +5,7 @@ Rule: a refusal is a value, and its HTTP form stands in one table, `ENDINGS`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -24,17 +25,21 @@ class Outcome(StrEnum):
     """How a request left the system. Few values: safe as a metric label."""
 
     COMPLETED = "completed"  # answered in full
-    QUOTA_REQUESTS = "quota_requests"  # the tenant's requests per minute are used up
-    QUOTA_TOKENS = "quota_tokens"  # the tenant's tokens per minute are used up
-    TENANT_BUSY = "tenant_busy"  # the tenant's concurrency cap, and it may not wait
+    QUOTA_REQUESTS = "quota_requests"  # requests per minute of its tenant, key or model are used up
+    QUOTA_TOKENS = "quota_tokens"  # tokens per minute of its tenant, key or model are used up
+    TENANT_BUSY = "tenant_busy"  # a concurrency cap of its tenant, key or model; it may not wait
     TENANT_QUEUE_FULL = "tenant_queue_full"  # the tenant's share of the queue, requests or bytes
     QUEUE_FULL = "queue_full"  # the queue's bound in requests
     QUEUE_BYTES = "queue_bytes"  # the queue's bound in bytes
     NO_SLOT = "no_slot"  # every replica is full, and `when_full` says refuse
     PREDICTED_WAIT = "predicted_wait"  # it would not be served in time
+    QUOTA_SESSIONS = "quota_sessions"  # as many of the tenant's sessions are under way as may be
+    QUOTA_SESSION_TOKENS = "quota_session_tokens"  # its session burns more tokens than it may
     QUEUE_TIMEOUT = "queue_timeout"  # it waited as long as it may
+    DEGRADED = "degraded"  # its tier gives way to a higher one: see the degradation ladder
     ENGINE_BUSY = "engine_busy"  # the engines themselves shed it
     TOO_LARGE = "too_large"  # no replica could ever hold it
+    OUTPUT_TOO_LONG = "output_too_long"  # it asks for more output than its tier gives
     UNSUPPORTED = "unsupported"  # no engine here can serve it as it is asked; 404: by its route
     ENGINE_REJECTED = "engine_rejected"  # the engine answered that the request itself is wrong
     UNKNOWN_MODEL = "unknown_model"  # no replica has, or had, a model of this name
@@ -73,9 +78,15 @@ ENDINGS: Final = MappingProxyType(
         Outcome.QUEUE_BYTES: Ending(Kind.REFUSED, 429, _LIMIT, "queue_full"),
         Outcome.NO_SLOT: Ending(Kind.REFUSED, 429, _LIMIT, "no_free_slot"),
         Outcome.PREDICTED_WAIT: Ending(Kind.REFUSED, 429, _LIMIT, "predicted_wait_exceeded"),
+        Outcome.QUOTA_SESSIONS: Ending(Kind.REFUSED, 429, _LIMIT, "sessions_quota_exceeded"),
+        Outcome.QUOTA_SESSION_TOKENS: Ending(
+            Kind.REFUSED, 429, _LIMIT, "session_tokens_quota_exceeded"
+        ),
         Outcome.QUEUE_TIMEOUT: Ending(Kind.REFUSED, 429, _LIMIT, "queue_timeout"),
+        Outcome.DEGRADED: Ending(Kind.REFUSED, 429, _LIMIT, "degraded"),
         Outcome.ENGINE_BUSY: Ending(Kind.REFUSED, 429, _LIMIT, "engine_busy"),
         Outcome.TOO_LARGE: Ending(Kind.REFUSED, 400, _INVALID, "context_length_exceeded"),
+        Outcome.OUTPUT_TOO_LONG: Ending(Kind.REFUSED, 400, _INVALID, "max_tokens_exceeded"),
         Outcome.UNSUPPORTED: Ending(Kind.REFUSED, 400, _INVALID, "unsupported_here"),
         Outcome.ENGINE_REJECTED: Ending(Kind.REFUSED, 400, _INVALID, "engine_rejected"),
         Outcome.UNKNOWN_MODEL: Ending(Kind.REFUSED, 404, _INVALID, "model_not_found"),
@@ -102,7 +113,9 @@ class Request(NamedTuple):
     `prompt_bytes` counts the UTF-8 bytes of the prompt's text; `prompt_chars` its characters
     (their ratio tells scripts apart); `prompt_tokens` is given only when it is exact (token ids).
     `max_tokens` is what the client asked for, None when it did not say. The three times are None
-    when the client gave no hint; its hints are clamped by its tier.
+    when the client gave no hint; its hints are clamped by its tier. `key` is the name of its API
+    key, never the key. `prefix`: hashes of how the prompt begins, each of a longer beginning (see
+    `prefix`); empty for what is not worth it, and where `prompt_chars` is not known.
     """
 
     id: str
@@ -122,6 +135,8 @@ class Request(NamedTuple):
     ttft_objective: float | None = None
     queue_timeout: float | None = None
     request_timeout: float | None = None
+    key: str = ""
+    prefix: Sequence[int] = ()
 
 
 class Usage(NamedTuple):

@@ -16,14 +16,17 @@ from surgetank.policy.admission import Admission
 from surgetank.policy.effect import Dispatch, Effect
 from surgetank.policy.flowspec import FlowSpec
 from surgetank.policy.job import Account, Job
+from surgetank.policy.ladder import FALLBACK, Ladders, LadderSpec
 from surgetank.policy.model import Model
 from surgetank.policy.placement import Load, Placed
 from surgetank.policy.promise import Promises
 from surgetank.policy.quota import Amounts
 from surgetank.policy.request import Kind, Usage
+from surgetank.policy.session import Session
 from surgetank.policy.tenant import Tenant, Tier
 
-_GARBAGE: Final = 64  # void deadlines kept beyond as many as there are requests
+_BEGUN: Final = 1e12  # seconds of slack: a session that has begun goes before all that has not
+_GARBAGE: Final = 64  # void deadlines kept beyond as many as there are requests; looked at so often
 _new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 # A member looked up in its enum takes 0.15 us, a global nothing: those that every request asks for.
 _WELL: Final = Kind.COMPLETED
@@ -52,6 +55,7 @@ class FlowState:
         "draw",
         "heap",
         "jobs",
+        "ladders",
         "line",
         "lingering",
         "loads",
@@ -63,9 +67,11 @@ class FlowState:
         "queued",
         "queued_bytes",
         "queues",
+        "remembered",
         "replayed",
         "running",
         "spec",
+        "wake",
     )
 
     def __init__(
@@ -76,12 +82,22 @@ class FlowState:
         models: Iterable[str],
         draw: Callable[[], float],
         learned: Mapping[str, Any] | None,
+        ladder: LadderSpec,
     ) -> None:
         self.spec = spec
         self.draw = draw
         self.admission = Admission(spec, tenants, tiers, learned)
         self.accounts = self.admission.accounts
-        self.models = {name: Model(name, self.admission.shares) for name in models}
+        self.ladders = Ladders(ladder, self.admission.tiers.values())
+        self.wake = inf  # when a ladder is to be looked at, though nothing may come
+        self.remembered: Mapping[str, Any] = {} if learned is None else learned.get("models", {})
+        for name in self.remembered:
+            Model(name, {}, draw).remember(
+                self.remembered[name]
+            )  # what does not fit is told at once
+        self.models: dict[str, Model] = {}
+        for name in models:
+            self.know(name)
         self.loads: dict[str, Load] = {}
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Model] = {}  # models with something waiting
@@ -97,16 +113,33 @@ class FlowState:
         self.places = Promises()  # of the queue of all
         self.now = -inf
 
+    def know(self, name: str) -> Model:
+        """Serve a model of this name from now on, by what was learnt of it before."""
+        model = self.models[name] = Model(name, self.admission.shares, self.draw)
+        model.batching_window = self.spec.batching_window
+        model.ladder = self.ladders.of(name)
+        if model.ladder is not None:
+            model.look = -inf
+        if name in self.remembered:
+            model.remember(self.remembered[name])
+        return model
+
     # The queue.
 
     def queue(self, job: Job, now: float, *, front: bool) -> None:
         """It waits from now on."""
         account, model, spec = job.account, job.model, self.spec
-        slack = -inf
+        slack, came = -inf, job.arrived
+        session = job.session
+        if session is not None:
+            session.waiting[job] = None
+            came = session.came
         if not front:
             prefill = model.prefill_time(job.prompt)
-            slack = (job.arrived + job.objective - prefill) // spec.slack_bucket
-        rank = job.arrived + job.cost / spec.ageing
+            slack = (came + job.objective - prefill) // spec.slack_bucket
+            if session is not None and session.begun:
+                slack -= _BEGUN
+        rank = came + job.cost / spec.ageing
         job.waiting = model.queue.push(job.lane, job, job.cost, slack, rank)
         job.queued_at = now
         self.queues[model.name] = model
@@ -123,6 +156,8 @@ class FlowState:
         waited = now - job.queued_at
         account, size = job.account, job.request.body_bytes
         job.waiting = None
+        if job.session is not None:
+            job.session.waiting.pop(job, None)
         job.waited += waited
         job.patience -= waited
         self.queued -= 1
@@ -135,7 +170,8 @@ class FlowState:
     def due(self, job: Job, at: float) -> None:
         """Its one deadline is `at` now."""
         job.deadline = at
-        entry = (at, next(self.order), job)
+        number = next(self.order)
+        entry = (at, number, job)
         line, heap = self.line, self.heap
         if not line or at >= line[-1][0]:
             line.append(entry)
@@ -143,7 +179,7 @@ class FlowState:
             heappush(heap, entry)
         if at < self.alarm:
             self.alarm = at
-        if len(line) + len(heap) > 2 * len(self.jobs) + _GARBAGE:
+        if not number % _GARBAGE and len(line) + len(heap) > 2 * len(self.jobs) + _GARBAGE:
             self.line = deque(entry for entry in line if entry[2].deadline == entry[0])
             self.heap = [entry for entry in heap if entry[2].deadline == entry[0]]
             heapify(self.heap)
@@ -181,6 +217,8 @@ class FlowState:
         alarm = inf if entry is None else entry[0]
         if self.lingering and self.lingering[0][0] < alarm:
             alarm = self.lingering[0][0]
+        if self.wake < alarm:
+            alarm = self.wake
         self.alarm = alarm
         return alarm
 
@@ -200,11 +238,17 @@ class FlowState:
         job.dispatched = now
         job.attempt = attempt = job.attempt + 1
         load, tokens = legs[0]
-        load.take(tokens, job.prompt)
+        load.take(tokens, job.fresh, streams=job.streams)
+        job.ahead = load.pending
+        if job.hashed:
+            per_char = job.prompt / request.prompt_chars
+            model.routing.prefixes.hold(load, request.prefix, per_char, now)
+        if job.session is not None:
+            self.begin(job.session, load, model)
         sent_to = load.legs
         if len(legs) == 2:
             load, tokens = legs[1]
-            load.take(tokens, 0)
+            load.take(tokens, 0, streams=False)
             sent_to += load.legs
         model.running = running = model.running + 1
         self.running += 1
@@ -212,22 +256,30 @@ class FlowState:
         if own >= account.most:
             self._suspend(account)
         self.due(job, job.ends_at)
-        if running == 1 or (model.queue.size > 0) is not model.rate.backlogged:
-            model.mark(now)
+        waiting = model.queue.size > 0
+        if running == 1 or waiting is not model.rate.backlogged:
+            model.rate.mark(now, waiting=waiting, running=True)
         bound = job.bound if load.preempts and job.outputs else job.max_tokens(load)
-        if bound == request.max_tokens:
+        if bound is not None and bound == request.max_tokens:
             bound = None
-        effect = (request, sent_to, bound, job.waited, attempt, job.predicted, job.position)
+        degraded, name = job.degraded, None
+        if degraded and model.name != request.model and FALLBACK in degraded:
+            name = model.name
+        effect = (
+            request, sent_to, bound, job.waited, attempt, job.predicted, job.position, degraded,
+            name,
+        )  # fmt: skip
         out.append(_new(Dispatch, effect))
 
     def first_token(self, job: Job, now: float) -> None:
         """Its prompt is computed: a prefill leg gives its room back."""
         job.started = True
         legs, model, prompt = job.legs, job.model, job.prompt
-        model.prefilled(prompt, max(0.0, now - job.dispatched))
+        dispatched, fresh = job.dispatched, job.fresh
+        model.prefilled(fresh, now - dispatched if now > dispatched else 0.0)
         model.first_tokens.append((now, now - job.arrived))
         load, tokens = legs[0]
-        load.prefill_backlog -= prompt
+        load.first_token(fresh, job.ahead, dispatched, now, streams=job.streams)
         if len(legs) == 2:
             load.release(tokens, served=True)
             load, tokens = legs[1]
@@ -242,7 +294,7 @@ class FlowState:
         """
         legs, prompt, model, account = job.legs, job.prompt, job.model, job.account
         if not job.started:
-            legs[0].load.prefill_backlog -= prompt
+            legs[0][0].unsent(job.fresh, streams=job.streams)
         else:
             if len(legs) == 2:
                 legs = legs[1:]  # a prefill leg gave its room back at the first token
@@ -252,7 +304,7 @@ class FlowState:
             if cut and not load.preempts:
                 load.lingering += tokens
                 until = self.now + self.spec.release_grace
-                heappush(self.lingering, (until, next(self.order), Placed(load, tokens)))
+                heappush(self.lingering, (until, next(self.order), (load, tokens)))
                 self.alarm = min(self.alarm, until)
             else:
                 load.release(tokens, served=served)
@@ -300,20 +352,98 @@ class FlowState:
         else:
             account.count(kind)
         if ran and (usage is not None or kind is not _REFUSED):
-            prompt, output, cost = self.admission.used(job, kind, usage)
+            prompt, output, cost, cached = self.admission.used(job, kind, usage)
             if quota is not None:
-                quota.settle(job.reserved, Amounts(prompt, output), now)
+                job.chain.settle(job.request.id, job.taken, _new(Amounts, (prompt, output)), now)
             queue.settle(lane, job.cost, cost)
             model.rate.settle(cost, now)
+            if usage is not None:
+                if cached or model.found:
+                    model.answered(prompt, cached)
+                if job.hit or job.hashed:
+                    model.routing.answered(job, cached)
         else:
             if quota is not None:
-                quota.refund(job.reserved, now)
+                job.chain.refund(job.request.id, job.taken, now)
             if ran:
                 queue.settle(lane, job.cost, 0.0)
-        running = model.running > 0
+        if job.session is not None:
+            self._settle_session(job, job.session, usage, now)
+            job.session.served += kind is _WELL
+        model.rate.mark(now, waiting=queue.size > 0, running=model.running > 0)
+
+    def served(self, job: Job, usage: Usage, now: float) -> None:
+        """`end` of what has nothing unusual: completed on one replica, its first token seen.
+
+        In one piece, as each request that is served comes through here.
+        """
+        ((load, tokens),) = job.legs
+        account, model, lane, own = job.account, job.model, job.lane, job.prompt
+        del self.jobs[job.request.id]
+        job.deadline = inf
+        job.legs = ()
+        model.outstanding -= job.to_come
+        load.held -= own if own < tokens else tokens
+        load.release(tokens, served=True)
+        if not load.in_flight and not load.joined:
+            self._forget(load)
+        model.running = running = model.running - 1
+        self.running -= 1
+        account.running = own = account.running - 1
+        if own + 1 >= account.most > own:
+            self._resume(account)
+        account.completed += 1
+        model.ran(now - job.dispatched)
+        prompt, output, cached = usage
+        if prompt is None:
+            prompt = job.prompt
+        spec, charged = self.spec, job.cost
+        fresh = prompt - cached if prompt > cached else 0
+        cost = spec.prefill_weight * fresh + spec.decode_weight * output
+        lane.running -= charged
+        lane.counter += (cost - charged) / lane.weight
+        if lane.size and not lane.suspended:
+            lane.level.place(lane)
         rate = model.rate
-        if running is not rate.working or (running and queue.size > 0) is not rate.backlogged:
+        rate.settle(cost, now)
+        if cached or model.found:
+            model.answered(prompt, cached)
+        if (running > 0) is not rate.working or (
+            running and model.queue.size > 0
+        ) is not rate.backlogged:
             model.mark(now)
+
+    # Sessions.
+
+    def enter(self, job: Job, session: Session, now: float) -> None:
+        """A request of it was let in, and is expected to burn so much."""
+        if job.account.sessions is not None:
+            job.account.sessions.enter(session, now)
+        session.burn.add(job.estimate, now)
+
+    def begin(self, session: Session, load: Load, model: Model) -> None:
+        """A request of it is sent there: what waits of it goes before what has not begun."""
+        session.home = load
+        if session.begun:
+            return
+        session.begun = True
+        bucket = self.spec.slack_bucket
+        for job in session.waiting:
+            if job.waiting is not None and job.model is model:
+                slack = (session.came + job.objective) // bucket - _BEGUN
+                model.queue.hasten(job.waiting, slack, session.came + job.cost / self.spec.ageing)
+
+    def _settle_session(self, job: Job, session: Session, usage: Usage | None, now: float) -> None:
+        used = 0
+        if usage is not None:
+            prompt = job.prompt if usage.prompt_tokens is None else usage.prompt_tokens
+            used = prompt + usage.output_tokens
+            session.context = used
+        elif job.started:
+            used = job.estimate
+        session.burn.add(used - job.estimate, now)
+        if job.account.sessions is not None:
+            job.account.sessions.left(session, now)
 
     # Tenants at their cap.
 

@@ -157,7 +157,7 @@ class Slope:
         if not known:
             return
         samples += known
-        self._latest = max(self._latest, *(at for at, _ in known))
+        self._latest = max(self._latest, max(known)[0])
         over = self._latest - self._window
         while samples and samples[0][0] <= over:
             samples.popleft()
