@@ -45,6 +45,16 @@ def test_more_traffic_starts_more_and_less_drains_them_before_they_stop() -> Non
     assert world.alive == {"m-both-1"}
 
 
+def test_gateways_are_told_when_what_starts_will_serve_and_when_nothing_does() -> None:
+    world = World()
+    world.run(2)
+    (first,) = world.expected
+    assert 0 < first < SCALE.start_time  # as its settings say, before any start was seen
+    world.run(10)
+    assert world.serving == {"m-both-1"}
+    assert world.expected == []
+
+
 def test_a_stream_that_does_not_end_is_cut_at_the_drain_timeout() -> None:
     world = World()
     world.run(10)
@@ -264,3 +274,29 @@ def test_while_it_is_held_the_size_stays_and_a_dead_replica_is_replaced() -> Non
     world.controller.hold(on=False)
     world.run(20)
     assert len(world.serving) > 2
+
+
+def test_other_settings_are_used_within_the_pools_own_sizes_and_written_down() -> None:
+    world = World()
+    world.run(10)
+    floor = replace(SCALE, min_replicas=3, max_replicas=9)
+    assert world.controller.use(floor, "static floor of 3: 97.0% at 3.00 replicas")
+    assert world.controller.scale.max_replicas == CONFIG.max_replicas
+    assert world.lines[-1]["event"] == "portfolio"
+    assert "static floor of 3" in world.lines[-1]["why"]
+    world.run(10)
+    assert len(world.serving) == 3
+    assert not world.controller.use(floor, "the same again")
+
+
+def test_other_settings_stop_nothing_at_once() -> None:
+    world = World()
+    world.tokens_per_second = 2500.0
+    world.run(20)
+    before = set(world.serving)
+    world.tokens_per_second = 100.0
+    world.controller.use(replace(SCALE, standbys=0, utilisation=0.9), "another load")
+    world.run(25)
+    assert world.serving == before  # kept for the scale-down delay
+    world.run(40)
+    assert len(world.serving) == 1

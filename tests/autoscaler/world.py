@@ -52,6 +52,7 @@ class World:
         self.silent = False  # the gateway gives no readings
         self.known: dict[str, str] = {}  # routing: replica -> url
         self.serving: set[str] = set()
+        self.expected: list[float] = []  # as the gateway was told last
         self.alive: set[str] = set()
         self.streams: dict[str, int] = {}
         self.calls: list[str] = []
@@ -182,6 +183,9 @@ class World:
         assert replica in self.known, "it is attached before it is known"
         self._draining.pop(replica, None)
         self.serving.add(replica)
+
+    def expect(self, seconds: Sequence[float]) -> None:
+        self.expected = [round(s, 3) for s in seconds]
 
     def detach(self, replica: str) -> None:
         self.serving.discard(replica)

@@ -60,7 +60,10 @@ def _observation(
 
 def walk() -> list[Row]:
     """Send the inputs through both rules; then the last again until ours has let go."""
-    published, ours = PublishedRule(), ScalePolicy(ScaleSpec(prompt_tokens_per_replica=4000.0))
+    published, ours = (
+        PublishedRule(),
+        ScalePolicy(ScaleSpec(prompt_tokens_per_replica=4000.0, hindsight=False)),
+    )
     rows: list[Row] = []
     before = INPUTS[0][1]
     for tick, (replicas, ttft_ms, tokens) in enumerate((*INPUTS, *INPUTS[-1:] * LULL), 1):

@@ -10,7 +10,7 @@ from tests.policy.simulator import simulate
 
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
 from surgetank.policy.flow import Budget, FlowControl, FlowSpec
-from surgetank.policy.promise import MARGIN
+from surgetank.policy.promise import MARGIN, START
 from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.policy.request import Outcome, Request, Usage
 from surgetank.policy.tenant import Tenant, Tier
@@ -198,7 +198,7 @@ def test_where_the_engine_preempts_the_bound_stays_the_clients_unless_the_tier_c
     engine = replica(kv=2048)
     assert dispatch(flow_of(engine).offer(request(1, output=5000), 0.0)).max_tokens is None
     assert dispatch(flow_of(engine).offer(request(1, output=None), 0.0)).max_tokens is None
-    capped = [Tier(max_tokens=64)]
+    capped = [Tier(max_output_tokens=64)]
     for asked, written in ((None, 64), (500, 64), (64, None), (8, None)):
         flow = flow_of(engine, tiers=capped)
         assert dispatch(flow.offer(request(1, output=asked), 0.0)).max_tokens == written
@@ -674,7 +674,10 @@ def steady(flow: FlowControl, count: int) -> float:
 
 
 def test_predicted_wait_is_backlog_by_learnt_rate_and_refuses_only_where_the_tier_says() -> None:
-    tiers = [Tier("strict", 1, predicted_wait=True, theta=2.0), Tier("calm", 1)]
+    tiers = [
+        Tier("strict", 1, predicted_wait=True, theta=2.0),
+        Tier("calm", 1, predicted_wait=False),
+    ]
     tenants = [Tenant("a", "calm"), Tenant("b", "strict")]
     flow = flow_of(replica(slots=1), tiers=tiers, tenants=tenants)
     now = steady(flow, 12)
@@ -686,13 +689,13 @@ def test_predicted_wait_is_backlog_by_learnt_rate_and_refuses_only_where_the_tie
     refused = refusal(flow.offer(request("b3", "b"), now))
     assert refused.outcome is Outcome.PREDICTED_WAIT
     assert refused.predicted_wait == pytest.approx(2 * (500 + 300 + 500) / 500, rel=0.1)
-    # Worked off to what it may wait, 4 s, with a margin.
+    # Worked off to what it may wait, 4 s, with a margin that nobody who came has corrected yet.
     excess = (refused.predicted_wait or 0.0) - 4.0
-    assert refused.retry_after == pytest.approx(excess * MARGIN, rel=0.01)
+    assert refused.retry_after == pytest.approx(excess * START, rel=0.01)
 
 
 def test_refusals_say_when_there_will_be_a_place_each_its_own() -> None:
-    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4))
+    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4, ttft_objective=60.0))
     now = steady(flow, 12)
     for number in range(4):
         flow.offer(request(number), now)
@@ -715,7 +718,7 @@ def test_the_longest_wait_that_an_engine_asked_for_is_told_and_not_cut_by_the_sp
 
 
 def test_a_place_that_was_promised_is_there_for_who_comes_back_and_for_nobody_else() -> None:
-    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4))
+    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4, ttft_objective=60.0))
     now = steady(flow, 12)
     for number in range(4):
         flow.offer(request(number), now)
@@ -748,7 +751,7 @@ def test_replays_are_a_tenth_of_the_requests_but_for_the_first_ten() -> None:
 
 
 def test_a_promise_nobody_comes_for_is_void_after_a_second() -> None:
-    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4))
+    flow = flow_of(replica(slots=1), spec=FlowSpec(max_queued=4, ttft_objective=60.0))
     now = steady(flow, 12)
     for number in range(4):
         flow.offer(request(number), now)
@@ -829,3 +832,19 @@ def test_what_was_learnt_can_be_handed_to_the_next_run() -> None:
     again = flow_of(replica(kv=99_999, block_size=1), learned=flow.learned())
     again.offer(Request("r", "a", "m", 1000, 1000), 0.0)
     assert again.replicas()[0].kv_reserved == 500 + 30
+
+
+def test_an_answer_in_no_time_at_all_divides_by_nothing() -> None:
+    """As where a clock stands still between a request and its end."""
+    flow = FlowControl(FlowSpec(when_full="refuse"))
+    flow.join(Replica("a", "m", slots=1), 0.0)
+    flow.offer(Request("first", "t", "m", 10), 1.0)
+    flow.finish("first", Outcome.COMPLETED, Usage(1, 1), 1.0)
+    flow.offer(Request("second", "t", "m", 10), 1.0)
+    (refused,) = flow.offer(Request("third", "t", "m", 10), 1.0)
+    assert isinstance(refused, Refuse)
+    assert refused.retry_after is not None
+    assert refused.retry_after > 0
+    flow.finish("second", Outcome.COMPLETED, Usage(1, 1), 1.0)
+    (effect,) = flow.offer(Request("fourth", "t", "m", 10), 1.0)
+    assert isinstance(effect, Dispatch | Refuse)

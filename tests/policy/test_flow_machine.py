@@ -34,7 +34,7 @@ TENANTS = (
 TIERS = (
     Tier("gold", 0, min_share=0.2, request_timeout=9.0),
     Tier("standard", 1, min_share=0.1, predicted_wait=True, theta=2.0),
-    Tier("bulk", 2, min_share=0.1, max_tokens=300, kv_fill=0.8),
+    Tier("bulk", 2, min_share=0.1, max_output_tokens=300, kv_fill=0.8),
 )
 REPLICAS = (
     Replica("a", "m", slots=2, kv_tokens=4096),
@@ -171,6 +171,9 @@ class FlowMachine(RuleBasedStateMachine):
         exact=st.booleans(),
         max_tokens=st.none() | st.integers(1, 2000),
         choices=st.sampled_from([1, 1, 2]),
+        stream=st.booleans(),
+        session=st.sampled_from(["", "", "one", "two", "three"]),
+        prefix=st.sampled_from([(), (1,), (1, 2), (1, 3, 4), (5, 6)]),
         queue_timeout=st.none() | st.floats(0.1, 10),
         request_timeout=st.none() | st.floats(0.1, 40),
         step=TIMES,
@@ -185,6 +188,9 @@ class FlowMachine(RuleBasedStateMachine):
         exact: bool,
         max_tokens: int | None,
         choices: int,
+        stream: bool,
+        session: str,
+        prefix: tuple[int, ...],
         queue_timeout: float | None,
         request_timeout: float | None,
         step: float,
@@ -202,9 +208,12 @@ class FlowMachine(RuleBasedStateMachine):
                 prompt // 4 + 1 if exact else None,
                 max_tokens=max_tokens,
                 choices=choices,
+                stream=stream,
                 body_bytes=prompt,
                 queue_timeout=queue_timeout,
                 request_timeout=request_timeout,
+                session=session,
+                prefix=prefix,
             )
             self.requests[request.id] = request
             self.state[request.id] = "waiting"
@@ -403,7 +412,7 @@ class FlowMachine(RuleBasedStateMachine):
                 mine = [i for i in mine if i not in self.started]
             held = sum(until > self.now and name == view.id for until, name in self.cuts)
             assert view.in_flight == len(mine) + held
-            assert view.in_flight <= min(replica.slots or 99, self.spec.max_in_flight)
+            assert view.in_flight <= min(replica.slots or 99, self.spec.max_in_flight or 99)
             assert 0 <= view.kv_reserved <= (replica.kv_tokens or inf)
             assert view.prefill_backlog >= 0
             if not mine and not held:
@@ -411,6 +420,18 @@ class FlowMachine(RuleBasedStateMachine):
         if self.spec.max_running is not None:
             assert self.flow.counts().running <= self.spec.max_running
         assert self.flow.counts("web").running <= 2
+
+    @invariant()
+    def prompts_under_way_are_those_of_streams_without_a_first_token(self) -> None:
+        if not self.requests:
+            return
+        state = self.flow._state
+        loads = state.loads.values()
+        jobs = [j for j in state.jobs.values() if j.legs and j.request.stream and not j.started]
+        assert sum(load.unseen for load in loads) == len(jobs)
+        for load in loads:
+            mine = sum(job.fresh for job in jobs if job.legs[0][0] is load)
+            assert load.pending == mine
 
     @invariant()
     def quotas_are_settled_once(self) -> None:

@@ -119,3 +119,32 @@ def test_lines_that_are_missing_are_told() -> None:
     lines = history()
     with pytest.raises(ValueError, match=r"line 3: n = 3, expected 2: lines were lost"):
         replay([*lines[:2], *lines[3:]])
+
+
+def test_a_replay_decides_the_same_of_prefixes_and_sessions() -> None:
+    lines: list[str] = []
+    draws = cycle([0.1, 0.9, 0.4, 0.7])
+    journal = Journal(
+        lines.append,
+        FlowSpec(max_in_flight=4, max_queued=6),
+        tenants=[Tenant("a", max_sessions=4, session_tokens_per_minute=900.0)],
+        draw=lambda: next(draws),
+    )
+    for name in ("one", "two", "three"):
+        journal.join(Replica(name, "m", slots=4, kv_tokens=50_000), 0.0)
+    for number in range(60):
+        now = 0.1 * number
+        request = Request(
+            f"r{number}", "a", "m", 2400, 2400, session=f"s{number % 7}",
+            prefix=(number % 3, 10 + number % 3, 100 + number),
+        )  # fmt: skip
+        journal.offer(request, now)
+        running = [j for j in journal.flow._state.jobs.values() if j.legs]
+        if number % 2 and running:
+            journal.first_token(running[0].request.id, now)
+            journal.finish(running[0].request.id, Outcome.COMPLETED, Usage(600, 20, 300), now)
+    said = [json.loads(line) for line in lines]
+    outcomes = {e.get("outcome") for row in said for e in row.get("effects", ())}
+    assert {"quota_sessions", "quota_session_tokens"} <= outcomes
+    assert any(row.get("drawn") for row in said)
+    assert replay(lines) is None

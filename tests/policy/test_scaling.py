@@ -34,7 +34,8 @@ class Ticks:
     def __init__(
         self, spec: ScaleSpec | None = None, role: Role = Role.BOTH, start: Observation = CALM
     ) -> None:
-        self.policy = ScalePolicy(spec or ScaleSpec(), role=role)
+        spec = replace(spec or ScaleSpec(), hindsight=False)  # what the signals alone say
+        self.policy = ScalePolicy(spec, role=role)
         self.now = 0.0
         self.base = start
 
@@ -407,7 +408,7 @@ def test_every_plan_has_a_reason_with_words() -> None:
 
 def test_plans_are_the_same_whether_or_not_somebody_reads_what_was_set_aside() -> None:
     told, silent = Ticks(), Ticks()
-    silent.policy = ScalePolicy(ScaleSpec(), explains=False)
+    silent.policy = ScalePolicy(ScaleSpec(hindsight=False), explains=False)
     wants = set()
     for second in range(400):
         wait = 1.5 if second % 97 in range(20, 45) else 0.0
@@ -444,3 +445,9 @@ def test_a_clock_that_steps_back_changes_nothing() -> None:
 def test_a_setting_that_cannot_work_is_named(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ScaleSpec(**changes)  # type: ignore[arg-type]  # by name
+
+
+def test_a_large_base_with_little_traffic_is_kept_by_hindsight() -> None:
+    ticks = Ticks(ScaleSpec(min_replicas=12, max_replicas=20))
+    plan = ticks.calm(40, serving=12, prompt_tokens=10.0, expected_output=5.0)
+    assert plan.replicas == 12

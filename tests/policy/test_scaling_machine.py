@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -210,7 +211,12 @@ class PoolMachine(World):
 
 
 SPEC = ScaleSpec(
-    max_replicas=MAX, scale_down_delay=40.0, start_time=90.0, step_period=10.0, max_step=4
+    max_replicas=MAX,
+    scale_down_delay=40.0,
+    start_time=90.0,
+    step_period=10.0,
+    max_step=4,
+    hindsight=False,
 )
 OPTIONAL = ("prompt_tokens", "queue_age", "kv_held", "output_tokens", "as_of", "stale")
 
@@ -326,6 +332,27 @@ class ClosedLoop(World):
         self.direction = step
 
 
+class TaughtLoop(ClosedLoop):
+    """The same loop while hindsight decides: it may shrink sooner, and keeps everything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = ScalePolicy(
+            replace(SPEC, hindsight=True, standby_cost=0.25, burst_factor=2.0)
+        )
+
+    def check(self, plan: ScalePlan, missing: str | None) -> None:
+        assert SPEC.min_replicas <= plan.replicas <= SPEC.max_replicas
+        assert plan.replicas + plan.standbys <= SPEC.max_replicas
+        assert 0 <= plan.launch <= plan.replicas
+        assert plan.standbys >= 0
+        assert plan.reasons
+        if missing is not None and self.last is not None:
+            assert plan.replicas >= self.last.replicas  # nothing shrinks without data
+
+
+TaughtLoop.TestCase.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+TestTaughtLoop = TaughtLoop.TestCase
 PoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 ClosedLoop.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestPoolMachine = PoolMachine.TestCase

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from surgetank.adapters.fleet import Fleet, Found
 from surgetank.autoscaler.line import event_line, tick_line
 from surgetank.autoscaler.ports import Observer, Routing
 from surgetank.autoscaler.spec import PoolConfig
+from surgetank.policy.calendar import Calendar, Expecting
 from surgetank.policy.forecaster import Forecaster
 from surgetank.policy.ingress import Ingress, observation
 from surgetank.policy.lifecycle import State
-from surgetank.policy.plan import Observation, ScalePlan
+from surgetank.policy.plan import Observation, ScalePlan, ScaleSpec
 from surgetank.policy.pool import (
     Attach,
     Detach,
@@ -31,6 +32,7 @@ from surgetank.policy.pool import (
     Stop,
 )
 from surgetank.policy.record import FleetSample
+from surgetank.policy.replica import Role
 from surgetank.policy.scaling import ScalePolicy
 
 _FORGOTTEN: Final = 60.0  # seconds after which a gateway's last reading is no base any more
@@ -75,6 +77,7 @@ class PoolController:
         sinks: Sinks | None = None,
         draw: Callable[[], float] = lambda: 0.5,
         forecaster: Forecaster | None = None,
+        calendar: Calendar | None = None,
         learned: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config
@@ -85,7 +88,9 @@ class PoolController:
         self._wall_offset = wall_offset
         self._sinks = sinks or Sinks()
         self._scale = config.scale_spec()
-        self._policy = ScalePolicy(self._scale, role=config.role, forecaster=forecaster)
+        self._forecaster = forecaster
+        self._expecting = Expecting(calendar, wall_offset=wall_offset) if calendar else None
+        self._policy = self._made()
         starts = [float(x) for x in learned["starts"]] if learned else []
         self._pool = Pool(config.pool_spec(), config.model, config.role, draw=draw, starts=starts)
         self._before: dict[str, Ingress] = {}
@@ -94,6 +99,7 @@ class PoolController:
         self._acting = False
         self._since = _Since()
         self._held = False
+        self._foretold = False
         self.plan: ScalePlan | None = None  # the one that is acted on
         self.changed: Callable[[], None] = lambda: None
 
@@ -112,8 +118,18 @@ class PoolController:
         row = self._row(now) | ({"held": self.plan.replicas} if self._held else {})
         self._sinks.decision(tick_line(row, seen, plan, effects))
         self._carry_out(effects, now)
+        self._foretell(now)
         self._sinks.sample(self._sample(seen, self.plan, now).to_line())
         return self.plan
+
+    def _foretell(self, now: float) -> None:
+        """Say when what starts will serve, so that nobody is told to come back later than that."""
+        if self.fleet is None or self.config.role is not Role.BOTH:
+            return
+        etas = self._pool.expected(now, self._scale.start_time)
+        if etas or self._foretold:
+            self._routing.expect([at - now for at in etas])
+        self._foretold = bool(etas)
 
     def hold(self, *, on: bool) -> None:
         """Keep to the plan of the last tick, whatever is decided from now on; or no more.
@@ -121,6 +137,41 @@ class PoolController:
         Decisions are made and written all the same, and a replica that dies is replaced.
         """
         self._held = on
+
+    def use(self, scale: ScaleSpec, why: str) -> bool:
+        """Scale by other settings from now on, within the pool's own sizes; False: they are in use.
+
+        What serves stays as if it had been wanted, for the scale-down delay.
+        """
+        config = self.config
+        most = config.max_replicas
+        least = min(max(scale.min_replicas, config.base), most)
+        scale = replace(
+            scale, min_replicas=least, max_replicas=max(least, min(scale.max_replicas, most))
+        )
+        if scale == self._scale:
+            return False
+        self._scale = scale
+        self._policy = self._made()
+        self._note("portfolio", "", why, (), self._clock())
+        return True
+
+    @property
+    def scale(self) -> ScaleSpec:
+        """The settings in use."""
+        return self._scale
+
+    def start_times(self) -> tuple[float, ...]:
+        """The latest start times, seconds, oldest first."""
+        return self._pool.starts()
+
+    def _made(self) -> ScalePolicy:
+        return ScalePolicy(
+            self._scale,
+            role=self.config.role,
+            forecaster=self._forecaster,
+            expecting=self._expecting,
+        )
 
     def _observe(self, readings: Sequence[Ingress], now: float) -> Observation:
         seen = observation(

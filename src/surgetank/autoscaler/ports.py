@@ -34,6 +34,9 @@ class Routing(Protocol):
     def drain(self, replica: str, drained: Callable[[str], None]) -> None:
         """Send it no more, and say so once its last stream has ended (at once if it has none)."""
 
+    def expect(self, seconds: Sequence[float]) -> None:
+        """So many replicas start, and will likely serve in so many seconds each."""
+
     def remove(self, replica: str) -> None:
         """Forget it; what still streams is cut by its end."""
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from surgetank.adapters.processes import ProcessSpec
 from surgetank.errors import ConfigError
+from surgetank.policy.calendar import CalendarEvent
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.pool import PoolSpec
 from surgetank.policy.replica import Role
@@ -66,10 +67,28 @@ class PoolConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PortfolioSpec:
+    """Back-tests of other scaling settings on this fleet's own records, in a process beside it.
+
+    Off unless an engine is named: a profile that is not that of the engines would choose wrongly.
+    """
+
+    engine: str | None = None  # profile of the pools' engines, or a .toml file; null: none are made
+    interval: float = 3600.0  # between two back-tests
+    max_requests: int = 100_000  # of the last records, simulated in all
+    cpu_seconds: float = 60.0  # of one core, at the lowest priority
+
+
+_PORTFOLIO: Final = PortfolioSpec()
+
+
+@dataclass(frozen=True, slots=True)
 class AutoscaleSpec:
     """Replicas that come and go with the traffic. Without pools, nothing is scaled."""
 
     pools: tuple[PoolConfig, ...] = ()  # one for each model and role that is scaled
+    calendar: tuple[CalendarEvent, ...] = ()  # what is expected: the larger of it and the forecast
+    portfolio: PortfolioSpec = _PORTFOLIO  # chooses among settings from what the records say
     advisory: bool = False  # decide and log as always, but start and stop nothing
     interval: float = 1.0  # between two decisions; a burst takes seconds to fill a queue
     # directory for what outlives the process: replicas, learnt estimates, replicas' output;

@@ -12,6 +12,7 @@ from typing import Final
 from surgetank.policy.demand import DemandEnvelope, TokenGap, kv_balance
 from surgetank.policy.forecaster import Forecaster
 from surgetank.policy.plan import Observation, Reason, ScaleSpec, Signal
+from surgetank.policy.portfolio import Portfolio
 from surgetank.policy.replica import Role
 from surgetank.policy.window import InfluxIntegral, Slope
 
@@ -36,6 +37,8 @@ _INGRESS: Final = (
     "outstanding_output",
 )
 _KV: Final = ("kv_held", "kv_to_be_held", "kv_capacity")
+_PREFILLS: Final = 4  # prompts that a replica may be at: neither waiting nor answered
+_SLOPE_POINTS: Final = 100  # of a reading: more make a slope no truer, and cost a millisecond
 _FALLING: Final = -0.1  # s/s of TTFT: what was added already works
 
 
@@ -93,6 +96,9 @@ class Evidence:
         self._as_of = -math.inf
         self._ever: set[str] = set()
         self._surge_base: tuple[float, int, int] | None = None
+        self._told = False  # first tokens are reported at all
+        self._unanswered = 0.0  # requests without a first token
+        self.portfolio = Portfolio(spec) if spec.hindsight else None
 
     def absorb(self, seen: Observation) -> None:
         """Put a new reading into the windows; a repeated or undated one is left out.
@@ -103,13 +109,41 @@ class Evidence:
             return
         before, self._as_of = self._as_of, seen.as_of
         since = max(before, seen.since) if seen.since is not None else before
-        self._slope.extend(seen.ttft_points)
+        points = seen.ttft_points
+        self._slope.extend(points[:: -(-len(points) // _SLOPE_POINTS) or 1])
         if not seen.ttft_points and (seen.queue_age or 0.0) >= self._spec.queue_age_gate:
             # A stall yields no first tokens; the oldest wait is a lower bound of the next TTFT.
             self._slope.add(seen.queue_age or 0.0, seen.as_of)
         if math.isinf(since):
             return  # the first reading: an amount without an interval is no rate
         self._absorb_work(seen, seen.as_of, since)
+        known = seen.prompt_tokens is not None or seen.expected_output is not None
+        if self.portfolio is not None and known:
+            decodes, prefills = self._role is not Role.PREFILL, self._role is not Role.DECODE
+            self.portfolio.add(
+                requests=seen.arrivals or 0,
+                prompt_tokens=(seen.prompt_tokens or 0.0) if prefills else 0.0,
+                output_tokens=self._expected_output(seen) if decodes else 0.0,
+                seconds=seen.as_of - since,
+                start=seen.start_time or self._spec.start_time,
+                now=seen.as_of,
+                serving=seen.serving,
+                late=self._late(seen),
+            )
+
+    def _late(self, seen: Observation) -> float | None:
+        """Requests that were late: by their first token, or since none ever came."""
+        if seen.ttft_points:
+            self._told = True
+        if not self._told or seen.arrivals is None:
+            return None
+        objective = self._spec.ttft_objective
+        self._unanswered += seen.arrivals - len(seen.ttft_points)
+        late = len([1 for _, ttft in seen.ttft_points if ttft > objective])
+        waiting = (seen.queue_length or 0) + _PREFILLS * max(1, seen.serving)
+        lost = max(0.0, self._unanswered - waiting)  # they hung up, or were turned away
+        self._unanswered = max(0.0, self._unanswered - lost)
+        return late + lost
 
     def read(self, seen: Observation, start_time: float, now: float) -> Reading:
         """Ask every signal; `start_time` is the forecast's horizon."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from surgetank.policy.evidence import Evidence, Reading
+from surgetank.policy.calendar import Expecting
+from surgetank.policy.evidence import Claim, Evidence, Reading, whole
 from surgetank.policy.forecaster import Forecaster, LastValue
 from surgetank.policy.hold import DirectionGuard, WantedLately
 from surgetank.policy.plan import Observation, Reason, ScalePlan, ScaleSpec, Signal
+from surgetank.policy.portfolio import Choice
 from surgetank.policy.replica import Role
 
 __all__ = [
@@ -24,6 +26,13 @@ __all__ = [
     "ScaleSpec",
     "Signal",
 ]
+
+_LEARNT = 300.0  # s of records before they decide
+_SUSTAINED = 60.0  # s: shorter stretches are bursts, whatever a start takes
+
+
+def _wants(reason: Reason) -> int:
+    return reason.wants
 
 
 @dataclass(slots=True)
@@ -37,6 +46,11 @@ class _Surge:
 
 class ScalePolicy:
     """How many replicas of one pool should serve. The largest claim of all signals wins.
+
+    With `hindsight`, once there are records of some minutes, the rule that was the cheapest on them
+    while it kept the target says how many are loaded and how many of those serve (`portfolio`);
+    signals of a burst promote what is loaded, and nothing is started for a burst that the records
+    do not justify, until it has lasted two starts. Before, or without:
 
     Up: at once, within the limits. Down: to the most that any tick of the last scale_down_delay
     wanted; sooner when a surge (slow or slowing first tokens) was not confirmed by any work within
@@ -54,8 +68,10 @@ class ScalePolicy:
         role: Role = Role.BOTH,
         forecaster: Forecaster | None = None,
         explains: bool = True,
+        expecting: Expecting | None = None,
     ) -> None:
         self._spec = spec
+        self._expecting = expecting
         self._evidence = Evidence(spec, role, forecaster or LastValue(), explains=explains)
         self._guard = DirectionGuard(spec.direction_tolerance)
         self._wanted: WantedLately | None = None
@@ -64,6 +80,8 @@ class ScalePolicy:
         self._surges: deque[tuple[float, int]] = deque()  # when, replicas beyond those serving
         self._capacity: deque[tuple[float, int]] = deque()  # for the step limit
         self._target = 0
+        self._warm = 0
+        self._needs: deque[tuple[float, float]] = deque()  # the least from each time on
         self._now = -math.inf
 
     def tick(self, seen: Observation, now: float) -> ScalePlan:
@@ -72,16 +90,36 @@ class ScalePolicy:
         spec = self._spec
         self._evidence.absorb(seen)
         reading = self._evidence.read(seen, seen.start_time or spec.start_time, now)
+        if self._expecting is not None:
+            reading = self._with_calendar(self._expecting, reading, seen, now)
         notes = self._notice_capacity(seen, now)
         wanted = self._wanted
         if wanted is None:
             wanted = self._wanted = WantedLately(spec.scale_down_delay, self._target, now)
         work, symptom = reading.need(symptom=False), reading.need(symptom=True)
         symptom = self._within(symptom) if symptom else 0
+        portfolio = self._evidence.portfolio
+        choice = portfolio.choice() if portfolio is not None else None
+        work = max(work, choice.prior if choice is not None else 0)
         wanted.add(self._within(max(work, self._target) if reading.missing else work), symptom, now)
         notes += self._judge_surge(wanted, seen, reading, symptom, now)
+        if choice is not None and choice.age >= max(spec.scale_down_delay, _LEARNT):
+            return self._chosen(choice, seen, reading, symptom, notes, now)
         asked = self._within(max(work, symptom))
+        if choice is not None and choice.prior > reading.need(symptom=False):
+            notes.append(self._few_records(choice))
         return self._plan(seen, reading, asked, self._within(wanted.most()), notes, now)
+
+    def _with_calendar(
+        self, expecting: Expecting, reading: Reading, seen: Observation, now: float
+    ) -> Reading:
+        """Let the operator's calendar claim beside what was measured: the larger decides."""
+        measured = (c.need for c in reading.claims if c.reason.signal is Signal.DEMAND)
+        ahead = (seen.start_time or self._spec.start_time) + self._spec.step_period
+        asked = expecting.asks(max(measured, default=None), ahead, now)
+        return (
+            reading if asked is None else replace(reading, claims=(*reading.claims, Claim(*asked)))
+        )
 
     def _within(self, replicas: int) -> int:
         return min(max(replicas, self._spec.min_replicas), self._spec.max_replicas)
@@ -178,6 +216,129 @@ class ScalePolicy:
             rejected=(*overruled, *reading.aside),
         )
 
+    def _chosen(
+        self,
+        choice: Choice,
+        seen: Observation,
+        reading: Reading,
+        symptom: int,
+        notes: list[Reason],
+        now: float,
+    ) -> ScalePlan:
+        """Follow the rule that the last records call the cheapest; promotions past all of it."""
+        spec, before = self._spec, self._target
+        start_time = seen.start_time or spec.start_time
+        sustained = self._sustained(choice, seen, start_time, now)
+        planned = max(
+            (c.reason for c in reading.claims if c.reason.signal is Signal.CALENDAR),
+            key=_wants,
+            default=None,
+        )
+        expected = planned.wants if planned is not None else 0
+        loaded = self._within(max(choice.loaded, choice.prior, sustained, expected))
+        serving = (
+            min(max(choice.serving, choice.prior), loaded) if spec.standby_cost < 1 else loaded
+        )
+        if symptom or self._waiting(seen):
+            serving = max(serving, min(loaded, max(symptom, seen.serving + seen.standby)))
+        serving = self._within(max(serving, expected))
+        if reading.missing:
+            serving, loaded = max(serving, before), max(loaded, before + self._warm)
+            names = ", ".join(reading.missing)
+            text = f"nothing is scaled down while data is missing: {names}"
+            notes.append(Reason(Signal.STALE, len(reading.missing), 0.0, serving, text))
+        reasons = [*notes, *self._why(choice, loaded, sustained)]
+        if planned is not None:
+            reasons.append(planned)
+        if self._expecting is not None:
+            loaded = max(loaded, serving + self._expecting.standbys)
+        loaded = self._turned(min(loaded, spec.max_replicas), choice, start_time, reasons, now)
+        self._target = min(serving, loaded)
+        self._warm = loaded - self._target
+        return ScalePlan(
+            replicas=self._target,
+            launch=self._launch(),
+            standbys=self._warm,
+            surge=any(c.reason.signal is Signal.TTFT_SLOPE for c in reading.claims),
+            demand=choice.need / spec.utilisation,
+            reasons=tuple(reasons),
+            rejected=(
+                *self._passed_over(choice),
+                *(c.reason for c in reading.claims),
+                *reading.aside,
+            ),
+        )
+
+    def _turned(
+        self, loaded: int, choice: Choice, start_time: float, reasons: list[Reason], now: float
+    ) -> int:
+        """Hold what would start or stop a replica too soon after the opposite; wakes are free."""
+        before = self._target + self._warm
+        if loaded == before:
+            return loaded
+        if self._guard.allows(loaded - before, choice.need, start_time, now):
+            self._guard.moved(loaded - before, choice.need, now)
+            return loaded
+        text = (
+            f"{loaded} would turn around within one start time ({start_time:.0f} s) while demand "
+            f"moved by less than {self._spec.direction_tolerance:.0%}"
+        )
+        reasons.append(Reason(Signal.DIRECTION, loaded, before, before, text))
+        return before
+
+    def _sustained(self, choice: Choice, seen: Observation, start_time: float, now: float) -> int:
+        """What has been needed for two starts on end, while requests wait: it is no burst."""
+        needs = self._needs
+        while needs and needs[-1][1] >= choice.need:
+            needs.pop()
+        needs.append((now, choice.need))
+        span = max(2 * start_time, _SUSTAINED)
+        while needs[0][0] < now - span:
+            needs.popleft()
+        if (seen.queue_age or 0.0) < self._spec.ttft_objective:
+            return 0
+        return whole(needs[0][1] / self._spec.utilisation)
+
+    def _why(self, choice: Choice, loaded: int, sustained: int) -> list[Reason]:
+        """The rule that decides, and what else holds the fleet up."""
+        spec, best = self._spec, choice.standing
+        text = (
+            f"{best.rule}: on the last records the cheapest that keeps {spec.attainment:.0%}, with "
+            f"{best.missed:.1%} late"
+        )
+        if choice.period is not None and best.rule.foretold:
+            text += f"; a period of {choice.period:.0f} s"
+        found = [Reason(Signal.HINDSIGHT, best.missed, 1 - spec.attainment, choice.loaded, text)]
+        if loaded == choice.prior > choice.loaded:
+            found.append(self._few_records(choice))
+        if loaded == sustained > choice.loaded:
+            text = f"{sustained} have been needed all the time since before a start would have done"
+            found.append(Reason(Signal.SUSTAINED, choice.need, spec.utilisation, sustained, text))
+        return found
+
+    def _few_records(self, choice: Choice) -> Reason:
+        spec = self._spec
+        text = (
+            f"records of {choice.age:.0f} s are too few to go below {choice.prior} replicas: "
+            f"{spec.burst_factor:g} x the root of the mean need beyond it"
+        )
+        return Reason(Signal.FEW_RECORDS, choice.age, spec.learning_period, choice.prior, text)
+
+    @staticmethod
+    def _passed_over(choice: Choice) -> tuple[Reason, ...]:
+        """The rules that were next best, and why they were not taken."""
+        spent = max(choice.standing.cost, 1e-9)
+        return tuple(
+            Reason(
+                Signal.HINDSIGHT,
+                other.missed,
+                choice.allowed,
+                0,
+                f"{other.rule}: {other.cost / spent:.2f} x the cost, {other.missed:.1%} late",
+            )
+            for other in choice.others
+        )
+
     def _holding(
         self, asked: int, held: int, reading: Reading, deciding: list[Reason]
     ) -> list[Reason]:
@@ -215,4 +376,6 @@ class ScalePolicy:
         spec = self._spec
         surged = max((beyond for _, beyond in self._surges), default=0)
         wanted = min(max(spec.standbys, surged), spec.max_standbys)
+        if self._expecting is not None:
+            wanted = max(wanted, self._expecting.standbys)
         return min(wanted, spec.max_replicas - self._target)
