@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from surgetank.adapters.engines import (
     DIALECTS,
     EngineFacts,
+    can_sleep,
     health,
     is_sleeping,
     parse_signals,
@@ -270,6 +271,59 @@ trtllm_max_num_active_requests{model_name="m"} 64.0
     )
 
 
+TGI_METRICS = """\
+# TYPE tgi_queue_size gauge
+tgi_queue_size 3
+# TYPE tgi_batch_current_size gauge
+tgi_batch_current_size 12
+tgi_batch_current_max_tokens 9000
+"""
+"""Names from huggingface.co/docs/text-generation-inference/reference/metrics; no capture."""
+
+
+def test_tgi_tells_its_queue_and_batch_and_no_kv_use() -> None:
+    signals = parse_signals("tgi", TGI_METRICS, 1.0)
+    assert signals == Signals(1.0, waiting=3, running=12, kv_used=None)
+    assert unknown_signals("tgi", signals) == ()
+
+
+def test_tgi_facts() -> None:
+    """Members of /info as its OpenAPI schema names them."""
+    info = {
+        "model_id": "acme/m",
+        "version": "3.3.4",
+        "max_concurrent_requests": 128,
+        "max_total_tokens": 4096,
+        "max_batch_total_tokens": 65536,
+    }
+    pages = {
+        "/v1/models": models("acme/m"),
+        "/metrics": (200, TGI_METRICS),
+        "/info": (200, json.dumps(info)),
+    }
+    assert facts_of(pages) == EngineFacts(
+        "tgi",
+        version="3.3.4",
+        models=("m",),
+        kv_tokens=65536,
+        block_size=1,
+        preempts=True,
+        max_context=4096,
+    )
+
+
+SGLANG_NAMES = {
+    line
+    for line in (CAPTURES / "sglang_metric_names.txt").read_text().splitlines()
+    if line.startswith("sglang:")
+}
+
+
+@pytest.mark.parametrize("signal", ["waiting", "running", "kv_used"])
+def test_the_newest_name_of_each_signal_is_one_that_sglang_has(signal: str) -> None:
+    assert DIALECTS["sglang"].signals[signal][0] in SGLANG_NAMES
+
+
 @pytest.mark.parametrize(
     ("text", "dialect"),
     [(VLLM_METRICS, "vllm"), (LLAMACPP_METRICS, "llamacpp"), ("up 1\n", "openai")],
@@ -324,13 +378,29 @@ def test_health(pages: Pages, expected: str) -> None:
     assert asyncio.run(run()) == expected
 
 
-def test_an_engine_that_wakes_by_itself_is_not_asked_whether_it_sleeps() -> None:
+def test_an_engine_that_cannot_sleep_is_not_asked_whether_it_does() -> None:
     async def run() -> str:
         pages = {"/health": (200, ""), "/is_sleeping": (200, '{"is_sleeping":true}')}
         async with engine(pages) as url:
-            return await health(url, 5, dialect="llamacpp")
+            return await health(url, 5, sleeps=False)
 
     assert asyncio.run(run()) == "ready"
+
+
+@pytest.mark.parametrize(
+    ("pages", "expected"),
+    [
+        ({"/is_sleeping": (200, '{"is_sleeping":false}')}, True),
+        ({"/is_sleeping": (500, "")}, True),
+        ({"/health": (200, "")}, False),
+    ],
+)
+def test_whether_it_can_sleep_is_told_by_the_route(pages: Pages, expected: bool) -> None:  # noqa: FBT001
+    async def run() -> bool:
+        async with engine(pages) as url:
+            return await can_sleep(url, 5)
+
+    assert asyncio.run(run()) is expected
 
 
 def test_health_is_down_when_refused_or_silent() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from surgetank.engine.static import StaticBatcher
 from surgetank.mockengine import asked
 from surgetank.wire.openai import Assembler, parse_request
 from surgetank.wire.sse import SseScanner
@@ -62,3 +64,19 @@ def test_both_readers_count_the_same_text(fields: dict[str, Any]) -> None:
     theirs = parse_request("/v1/chat/completions", body)
     ours = asked.read("/v1/chat/completions", body)
     assert ours.prompt_tokens == -(-theirs.prompt_bytes // 4) + 4 * theirs.messages
+
+
+def test_an_engine_of_whole_batches_answers_everyone_in_full() -> None:
+    async def test(replica: Replica) -> None:
+        lengths = [5, 40, 20, 1, 8]
+        asking = (
+            replica.ask("/v1/chat/completions", chat(max_tokens=n, min_tokens=n)) for n in lengths
+        )
+        replies = await asyncio.gather(*asking)
+        assert [r.json["usage"]["completion_tokens"] for r in replies] == lengths
+        batcher = replica.engine.batcher
+        assert isinstance(batcher, StaticBatcher)
+        assert 2 <= batcher.batches <= 5  # of two at most
+        assert (batcher.running, batcher.waiting) == (0, 0)
+
+    run(test, static_batch=2)

@@ -1,4 +1,4 @@
-"""How each engine names its signals: vLLM, SGLang, llama.cpp, TensorRT-LLM.
+"""How each engine names its signals: vLLM, SGLang, llama.cpp, TensorRT-LLM, TGI.
 
 Rule: what an engine does not say is None, never 0. Names drift between releases, so each signal has
 a list of aliases, newest first, and the first that is there counts.
@@ -28,6 +28,7 @@ class Dialect:
     waiting: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
     kv_used: tuple[str, ...] = ()
+    tells_load: bool = False  # on whole answers, to who asks (see `loadreport`)
     preempts: bool | None = None
     frees_on_disconnect: bool | None = None
 
@@ -47,6 +48,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             waiting=("vllm:num_requests_waiting",),
             running=("vllm:num_requests_running",),
             kv_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the latter <= 0.11
+            tells_load=True,
             preempts=True,
             frees_on_disconnect=True,  # measured: 0.05 s
         ),
@@ -79,8 +81,18 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             waiting=("trtllm_num_requests_waiting",),
             running=("trtllm_num_requests_running",),
             kv_used=("trtllm_kv_cache_utilization",),
+            tells_load=True,  # before Triton; trtllm-serve's own server leaves it out
             preempts=True,  # it pauses or does not admit, by its scheduler policy
             frees_on_disconnect=None,  # it looks for the client once a second; not measured
+        ),
+        Dialect(  # huggingface.co/docs/text-generation-inference/reference/metrics
+            "tgi",
+            owned_by="",  # its /v1/models names the model there
+            prefix="tgi_",
+            waiting=("tgi_queue_size",),
+            running=("tgi_batch_current_size",),
+            preempts=True,  # it takes into its batch only what fits in the worst case
+            frees_on_disconnect=None,  # not measured
         ),
         Dialect("openai", owned_by="", prefix="\0"),
     )

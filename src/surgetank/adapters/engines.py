@@ -29,6 +29,7 @@ __all__ = [
     "Dialect",
     "EngineFacts",
     "Health",
+    "can_sleep",
     "count_prompt_tokens",
     "has_route",
     "health",
@@ -71,11 +72,11 @@ async def health(
     url: str,
     timeout: float,  # noqa: ASYNC109 - passed on to fetch, which bounds the whole request
     *,
-    dialect: str | None = None,
+    sleeps: bool = True,
     headers: Headers = (),
     tls: Tls | None = None,
 ) -> Health:
-    """Ask an engine whether it takes requests; never raises.
+    """Ask an engine whether it takes requests; never raises. `sleeps`: what `can_sleep` told.
 
     "loading": alive and not serving yet: 503 with a body that says so, or a vLLM that sleeps (its
     /health stays 200 while requests hang). "down": refused, timed out, or any other status. A
@@ -96,9 +97,21 @@ async def health(
         return "ready" if listing is not None and listing.status == 200 else "down"
     if not 200 <= answer.status < 300:
         return "down"
-    if dialect in {None, "vllm"} and await _is_sleeping(base, timeout, sent, tls):
+    if sleeps and await _is_sleeping(base, timeout, sent, tls):
         return "loading"
     return "ready"
+
+
+async def can_sleep(
+    url: str,
+    timeout: float,  # noqa: ASYNC109 - passed on to fetch, which bounds the request
+    *,
+    headers: Headers = (),
+    tls: Tls | None = None,
+) -> bool:
+    """Whether an engine may ever be asleep; it says for its whole life. True when unclear."""
+    answer = await _optional(f"{url.rstrip('/')}/is_sleeping", timeout, tuple(headers), tls)
+    return answer is None or answer.status != 404
 
 
 async def _is_sleeping(base: str, limit: float, headers: Headers, tls: Tls | None) -> bool:
@@ -313,10 +326,21 @@ def _trtllm(answers: Answers) -> dict[str, Any]:
     }
 
 
+def _tgi(answers: Answers) -> dict[str, Any]:
+    info = _json(answers[0])
+    return {
+        "version": _text(_member(info, "version")),
+        "kv_tokens": _positive(_member(info, "max_batch_total_tokens")),
+        "block_size": 1,  # it counts tokens, not blocks
+        "max_context": _positive(_member(info, "max_total_tokens")),
+    }  # max_concurrent_requests is where it sheds, not what it runs at once
+
+
 _EXTRA: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Answers], dict[str, Any]]]]] = {
     "vllm": (("/version", "/metrics"), _vllm),
     "sglang": (("/server_info", "/get_server_info"), _sglang),
     "llamacpp": (("/props",), _llamacpp),
+    "tgi": (("/info",), _tgi),
     "trtllm": (("/version", "/prometheus/metrics"), _trtllm),
 }
 

@@ -46,6 +46,7 @@ class _Gateway:
     kick: asyncio.Event = field(default_factory=asyncio.Event)
     readings: dict[tuple[str, Role], Ingress] = field(default_factory=dict)
     drained: set[str] = field(default_factory=set)
+    told: dict[str, tuple[float, ...]] = field(default_factory=dict)  # what it may expect
     unwell: dict[str, float] = field(default_factory=dict)  # since when
     lost: bool = False
 
@@ -77,6 +78,7 @@ class RemoteGateways:
         self.unresponsive: Callable[[str, str], None] = lambda _id, _why: None
         self._replicas: dict[str, _Replica] = {}
         self._forgotten: set[str] = set()
+        self._expected: dict[str, tuple[float, ...]] = {}  # by model, on our clock
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -111,6 +113,11 @@ class RemoteGateways:
         for gateway in self._gateways:
             gateway.drained.discard(replica)
         self._kick()
+
+    def expect(self, model: str, seconds: Sequence[float]) -> None:
+        """Let every gateway know when replicas that start will likely serve."""
+        now = self._clock()
+        self._expected[model] = tuple(now + s for s in seconds)
 
     def remove(self, replica: str) -> None:
         if self._replicas.pop(replica, None) is not None:
@@ -166,8 +173,18 @@ class RemoteGateways:
             quiet = row is None or row.get("drained") is True
             if wanted.state == _DRAINING and quiet:
                 gateway.drained.add(replica)
+        await self._foretell(gateway)
         for replica in self._forgotten & set(known):
             await self._tell(gateway, {"replica": replica, "do": "remove"})
+
+    async def _foretell(self, gateway: _Gateway) -> None:
+        """Say what is expected, where it is not known yet."""
+        now = self._clock()
+        for model, etas in list(self._expected.items()):
+            if gateway.told.get(model, ()) != etas:
+                ahead = [at - now for at in etas if at > now]
+                await self._tell(gateway, {"do": "expect", "model": model, "seconds": ahead})
+                gateway.told[model] = etas
 
     def _watch_health(
         self, gateway: _Gateway, replica: str, wanted: _Replica, row: Mapping[str, Any] | None
@@ -205,7 +222,7 @@ class RemoteGateways:
         except (ValueError, KeyError, TypeError) as error:
             raise FetchError(f"{gateway.url}{path}: not a gateway's answer: {error}") from None
 
-    async def _tell(self, gateway: _Gateway, order: Mapping[str, str]) -> None:
+    async def _tell(self, gateway: _Gateway, order: Mapping[str, object]) -> None:
         answer = await fetch(
             f"{gateway.url}/replicas",
             timeout=self._patience,
@@ -235,6 +252,9 @@ class RemoteRouting:
 
     def drain(self, replica: str, drained: Callable[[str], None]) -> None:
         self._gateways.put(replica, _DRAINING, drained)
+
+    def expect(self, seconds: Sequence[float]) -> None:
+        self._gateways.expect(self._model, seconds)
 
     def remove(self, replica: str) -> None:
         self._gateways.remove(replica)

@@ -109,6 +109,8 @@ class RecordWriter:
         self._lines: deque[str] = deque()
         self._overflowing = False
         self._trouble: int | None = None  # errno of the error that was logged last
+        self._closing = False
+        self._woken = False
         self._wake = threading.Event()
         self._reopen = threading.Event()
         self._stop = threading.Event()
@@ -128,13 +130,15 @@ class RecordWriter:
 
     def write(self, line: str) -> None:
         """Queue one line (without its newline); drops and counts it when the buffer is full."""
-        if len(self._lines) >= self.max_buffered or self._stop.is_set():
+        lines = self._lines
+        if len(lines) >= self.max_buffered or self._closing:
             self._refused += 1
-            if not self._stop.is_set():
+            if not self._closing:
                 self._overflow()
             return
-        self._lines.append(line)
-        if not self._wake.is_set():
+        lines.append(line)
+        if not self._woken:  # an event is asked by two calls, a flag by none
+            self._woken = True
             self._wake.set()
 
     def _overflow(self) -> None:
@@ -161,6 +165,7 @@ class RecordWriter:
         When the disk is stuck, the lines left over count as dropped and the thread is abandoned (it
         does not keep the process alive).
         """
+        self._closing = True
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout)
@@ -177,7 +182,10 @@ class RecordWriter:
         while not self._stop.is_set():
             self._wake.wait()
             self._stop.wait(_BATCH_SECONDS)
-            self._wake.clear()  # before draining: a line that comes now wakes again
+            # Before draining: a line that comes now wakes again. And in this order: one that comes
+            # between the two wakes nobody, but is drained right after.
+            self._wake.clear()
+            self._woken = False
             reopen = self._reopen.is_set()
             self._drain()
             if reopen:

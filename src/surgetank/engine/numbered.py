@@ -8,7 +8,7 @@ Rule: no clock. What it tells of itself is as of its latest input, step or `obse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -26,6 +26,14 @@ _PREEMPTIONS: Final = _FIELDS.index("preemptions")
 
 Told = tuple[int, int]
 """An event: its kind (FIRST_TOKEN, FINISHED, PREEMPTED of `layout`; others: tokens), and whose."""
+
+
+def _calls(code: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`add` and `step`, which every request calls."""
+    from surgetank.engine.skipping import compiled  # noqa: PLC0415 - numba
+
+    six = ", ".join(["int64"] * 6)
+    return compiled.direct(code.add, f"({six}, float64)"), compiled.direct(code.step, "(int64,)")
 
 
 class Numbered:
@@ -55,7 +63,7 @@ class Numbered:
         self.profile = profile
         self.due = inf
         self._code: Any = compiled.compiled(addressed)
-        self._add, self._step = self._code.add, self._code.step
+        self._add, self._step = _calls(self._code)
         self._memory = addressed.Memory(profile, _FEWEST_SLOTS)
         self._address = self._memory.address
         self._told = self._memory.told
@@ -156,16 +164,14 @@ class Numbered:
         To be called at `due`. The events are in the order in which they happened; there may be
         none.
         """
-        n, self.due = self._step(self._address)
+        n, self.due, kind, number = self._step(self._address)
         if not n:
             return ()
-        told = self._told
         if n == 1:
-            kind, number = told[0], told[2]
             if kind == _FINISHED:
                 del self._slot_of[number]
             return ((kind, number),)
-        flat = told[: n * _WORDS].tolist()
+        flat = self._told[: n * _WORDS].tolist()
         events = list(zip(flat[::_WORDS], flat[2::_WORDS], strict=True))
         for kind, number in events:
             if kind == _FINISHED:

@@ -37,13 +37,16 @@ def _error(status: int, message: str, type_: str, param: str | None) -> dict[str
     return {"message": message, "type": type_, "param": param, "code": status}
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
-    """Build the usage of a stream's last chunk."""
-    return {
+def usage(prompt_tokens: int, completion_tokens: int, cached: int | None = None) -> dict[str, Any]:
+    """Build the usage of a stream's last chunk; `cached` prompt tokens, None to leave that out."""
+    counted: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
     }
+    if cached is not None:  # as vLLM with --enable-prompt-tokens-details
+        counted["prompt_tokens_details"] = {"cached_tokens": cached}
+    return counted
 
 
 class StreamForm:
@@ -59,6 +62,7 @@ class StreamForm:
         prompt_tokens: int,
         include_usage: bool,
         continuous_usage: bool,
+        cached: int | None = None,
     ) -> None:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._envelope = (
@@ -69,6 +73,7 @@ class StreamForm:
         self._prompt_tokens = prompt_tokens
         self._include_usage = include_usage
         self._continuous = continuous_usage
+        self._cached = cached
 
     def opening(self, index: int) -> bytes:
         """Write the chat's first event, its role; vLLM sends it with the first token."""
@@ -109,7 +114,7 @@ class StreamForm:
         """Write what follows the last token: the usage, when it was asked for, and [DONE]."""
         if not self._include_usage:
             return DONE
-        total = compact(usage(self._prompt_tokens, tokens)).decode()
+        total = compact(usage(self._prompt_tokens, tokens, self._cached)).decode()
         tail = f',"usage":{total}'
         if self._chat:
             tail += f',"system_fingerprint":"{FINGERPRINT}"'
@@ -142,10 +147,12 @@ def whole(
     model: str,
     prompt_tokens: int,
     choices: Sequence[tuple[str, str, int]],
+    cached: int | None = None,
 ) -> bytes:
     """Write a response that is not streamed; `choices` are (text, finish reason, tokens)."""
     counted: dict[str, Any] = usage(prompt_tokens, sum(tokens for *_, tokens in choices))
-    counted |= {"prompt_tokens_details": None, "completion_tokens_details": None}
+    details = None if cached is None else {"cached_tokens": cached}
+    counted |= {"prompt_tokens_details": details, "completion_tokens_details": None}
     form = _chat_choice if chat else _text_choice
     answer: dict[str, Any] = {
         "id": id_,

@@ -17,6 +17,7 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 4
+_BLOCK_TOKENS = 16  # as vLLM's default
 _MOST_CHOICES = 128
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 
@@ -187,6 +188,29 @@ def prompt_tokens(data: dict[str, Any]) -> int:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return len(prompt)
     raise _wrong("body.prompt", "one text or one list of token ids")
+
+
+def blocks(route: str, body: bytes) -> list[tuple[int, int]]:
+    """Hash a prompt's whole blocks of 16 tokens, each with all before it; (hash, tokens).
+
+    Nothing for token ids, and for what is no request. Roles and templates are not in it.
+    """
+    data = load(body)
+    parts: list[Any] = []
+    if route == CHAT:
+        for message in data.get("messages") or ():
+            content = message.get("content") if isinstance(message, dict) else None
+            texts = content if isinstance(content, list) else [content]
+            parts += [x.get("text") if isinstance(x, dict) else x for x in texts]
+    else:
+        parts.append(data.get("prompt"))
+    text = "".join(part for part in parts if isinstance(part, str)).encode("utf-8", "surrogatepass")
+    size = _BLOCK_TOKENS * _BYTES_PER_TOKEN
+    found, before = [], 0
+    for start in range(0, len(text) - size + 1, size):
+        before = hash((before, text[start : start + size]))
+        found.append((before, _BLOCK_TOKENS))
+    return found
 
 
 def _estimate(size: int) -> int:

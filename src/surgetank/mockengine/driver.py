@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from surgetank.engine.literal import Event, EventKind
-from surgetank.engine.replica import Replica
+from surgetank.mockengine.batcher import Batcher
 from surgetank.mockengine.clock import EngineClock
 from surgetank.mockengine.metrics import EngineMetrics
 from surgetank.mockengine.text import Answer
@@ -44,7 +44,7 @@ class Driver:
 
     def __init__(
         self,
-        batcher: Replica,
+        batcher: Batcher,
         metrics: EngineMetrics,
         loop: asyncio.AbstractEventLoop,
         speed: float,
@@ -67,11 +67,24 @@ class Driver:
         return self._clock.now()
 
     def add(
-        self, id_: str, prompt_tokens: int, answer: Answer, priority: int, listener: Listener
+        self,
+        id_: str,
+        prompt_tokens: int,
+        answer: Answer,
+        priority: int,
+        listener: Listener,
+        *,
+        cached: int = 0,
     ) -> None:
-        """Queue a sequence there is room for; its listener gets the events, from the next round."""
+        """Queue a sequence there is room for; its listener gets the events, from the next round.
+
+        `cached` tokens of its prompt are in the prefix cache.
+        """
         now = self._catch_up()
-        if not self._batcher.add(id_, prompt_tokens, answer.tokens, now, priority=priority):
+        added = self._batcher.add(
+            id_, prompt_tokens, answer.tokens, now, priority=priority, cached_tokens=cached
+        )
+        if not added:
             raise RuntimeError(f"sequence {id_} was shed: ask has_room first")
         self._sequences[id_] = _Sequence(listener, now, prompt_tokens, answer.finish_reason)
         self._arm()

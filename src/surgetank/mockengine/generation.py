@@ -40,7 +40,9 @@ class Generation:
         connection: Connection,
         load_header: Callable[[], Headers],
         on_end: Callable[[Generation], None],
+        cached: int | None = None,
     ) -> None:
+        """`cached` prompt tokens are in the prefix cache; None: there is none."""
         self._id = id_
         self._created = created
         self._model = model
@@ -51,6 +53,7 @@ class Generation:
         self._connection = connection
         self._load_header = load_header
         self._on_end = on_end
+        self._cached = cached
         self._keys = [f"{number}-{i}" for i in range(len(choices))]
         self._counts = [0] * len(choices)
         self._unfinished = len(choices)
@@ -65,6 +68,7 @@ class Generation:
             prompt_tokens=asked.prompt_tokens,
             include_usage=asked.include_usage,
             continuous_usage=asked.continuous_usage,
+            cached=cached,
         )
 
     def begin(self) -> None:
@@ -79,7 +83,14 @@ class Generation:
             return
         for i, (key, choice) in enumerate(zip(self._keys, self._choices, strict=True)):
             listener = partial(self._happened, i)
-            self._driver.add(key, self._asked.prompt_tokens, choice, self._asked.priority, listener)
+            self._driver.add(
+                key,
+                self._asked.prompt_tokens,
+                choice,
+                self._asked.priority,
+                listener,
+                cached=self._cached or 0,
+            )
 
     def client_gone(self) -> None:
         """Free what it holds in the engine: at once, streamed or not, running or queued."""
@@ -139,6 +150,7 @@ class Generation:
             model=self._model,
             prompt_tokens=self._asked.prompt_tokens,
             choices=parts,
+            cached=self._cached,
         )
         self._connection.answer(200, body, headers=self._load_header())
 

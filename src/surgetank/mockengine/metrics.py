@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from surgetank.engine.profile import EngineProfile
-from surgetank.engine.replica import Replica
+from surgetank.mockengine.batcher import Batcher
 
 _LABELS: Final = ("engine", "model_name")
 _TTFT: Final = (
@@ -42,7 +42,9 @@ class EngineMetrics:
     So a request that came while a step runs is not told as waiting: the next step may well take it.
     """
 
-    def __init__(self, model: str, profile: EngineProfile, batcher: Replica) -> None:
+    def __init__(
+        self, model: str, profile: EngineProfile, batcher: Batcher, *, caches: bool = False
+    ) -> None:
         self._registry = CollectorRegistry()
         self._batcher = batcher
         self._model = model
@@ -60,6 +62,12 @@ class EngineMetrics:
         self.prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         self.generation_tokens = self._counter(
             "generation_tokens", "Number of generation tokens processed."
+        )
+        self.cache_queries = self._counter(
+            "prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens."
+        )
+        self.cache_hits = self._counter(
+            "prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens."
         )
         success = Counter(
             "vllm:request_success",
@@ -103,7 +111,7 @@ class EngineMetrics:
         cache = {
             "block_size": str(profile.block_size),
             "cache_dtype": "auto",
-            "enable_prefix_caching": "False",
+            "enable_prefix_caching": str(caches),
             "engine": "0",
             "num_gpu_blocks": str(profile.kv_blocks),
         }

@@ -28,11 +28,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from surgetank import __version__
+from surgetank.engine.prefixcache import PrefixCache
 from surgetank.engine.profile import EngineProfile
 from surgetank.engine.replica import Replica
+from surgetank.engine.static import StaticBatcher
 from surgetank.errors import InputError
 from surgetank.mockengine import answers, asked, native, text
 from surgetank.mockengine.asked import Asked, Refused
+from surgetank.mockengine.batcher import Batcher
 from surgetank.mockengine.connection import Connection, Headers
 from surgetank.mockengine.driver import Driver
 from surgetank.mockengine.faults import Fault, FaultKind, Faults, build
@@ -55,6 +58,9 @@ class MockSpec:
     port refuses (as vLLM's) or answers 503 (as llama.cpp's), by `loading`. `keep_alive`: real
     seconds after which an idle connection is closed, as vLLM's server does. `shed`: a stream that
     is one too many gets a 503, or 200 and an error event, as vLLM answers in a simultaneous burst.
+    `prefix_cache`: prompts that begin as earlier ones are computed from there on, and the usage of
+    chats and completions tells (with vLLM's --enable-prompt-tokens-details).
+    `static_batch`: it runs whole batches of so many (see `engine.static`); None: continuously.
     """
 
     profile: EngineProfile
@@ -67,6 +73,8 @@ class MockSpec:
     loading: Literal["refuse", "503"] = "refuse"
     keep_alive: float = 5.0
     shed: Literal["status", "event"] = "status"
+    prefix_cache: bool = False
+    static_batch: int | None = None
     output: OutputSpec = field(default_factory=OutputSpec)
     faults: tuple[Fault, ...] = ()
 
@@ -81,8 +89,13 @@ class MockEngine:
         self.keep_alive = spec.keep_alive
         self.loading = spec.cold_start > 0
         self.faults = Faults(spec.faults, spec.seed, time.monotonic())
-        batcher = Replica(spec.profile, plain=True)
-        self.metrics = EngineMetrics(spec.model, spec.profile, batcher)
+        batcher: Batcher = (
+            Replica(spec.profile, plain=True)
+            if spec.static_batch is None
+            else StaticBatcher(spec.profile, spec.static_batch)
+        )
+        self.cache = PrefixCache(spec.profile.kv_tokens) if spec.prefix_cache else None
+        self.metrics = EngineMetrics(spec.model, spec.profile, batcher, caches=spec.prefix_cache)
         self.batcher = batcher
         self.driver = Driver(batcher, self.metrics, asyncio.get_running_loop(), spec.speed)
         self._pacing: asyncio.TimerHandle | None = None
@@ -260,9 +273,21 @@ class MockEngine:
             connection=connection,
             load_header=lambda: self._load(load),
             on_end=self._generations.discard,
+            cached=self._cached(head.path, body, wanted),
         )
         self._generations.add(generation)
         generation.begin()
+
+    def _cached(self, route: str, body: bytes, wanted: Asked) -> int | None:
+        """Look a prompt up in the prefix cache, and put it there; None without one."""
+        if self.cache is None or route in native.ROUTES:
+            return None
+        blocks = asked.blocks(route, body)
+        cached = min(self.cache.found(blocks), wanted.prompt_tokens - 1)
+        self.cache.hold(blocks)
+        self.metrics.cache_queries.inc(wanted.prompt_tokens)
+        self.metrics.cache_hits.inc(cached)
+        return cached
 
     def _count_tokens(self, connection: Connection, head: RequestHead, body: bytes) -> None:
         try:

@@ -81,8 +81,11 @@ def abort(memory: int, s: int, now: float) -> float:
 
 
 @entry
-def step(memory: int) -> tuple[int, float]:
-    """Run the stretch that is due; return the count of events and when the next one is."""
+def step(memory: int) -> tuple[int, float, int, int]:
+    """Run the stretch that is due; return the count of events and when the next one is.
+
+    And kind and request of the first event, as mostly there is but one.
+    """
     at = ints_at(memory)
     engine = engines_at(at[ENGINES])[0]
     n = inputs.turn(
@@ -92,7 +95,8 @@ def step(memory: int) -> tuple[int, float]:
         ints_at(at[PHASES]),
         events_at(at[EVENTS]),
     )
-    return n, engine.due
+    first = events_at(at[EVENTS])[0]
+    return n, engine.due, first.kind, first.request
 
 
 @entry

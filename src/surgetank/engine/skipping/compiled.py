@@ -100,6 +100,15 @@ def compiled(module: ModuleType) -> Any:
     return made
 
 
+@cache
+def direct(function: Any, signature: str) -> Callable[..., Any]:
+    """Take a compiled function as Python calls it with arguments of known types, "(int64,)".
+
+    Without looking at their types at each call, which takes as long as a step does.
+    """
+    return cast("Callable[..., Any]", function.compile(signature))
+
+
 class _Listener(event.Listener):
     """Tells the hook of the first compilation."""
 
