@@ -54,10 +54,17 @@ def test_every_decimal_number_has_a_unit_or_is_a_ratio(path: str) -> None:
         "decode_weight",
         "ttft_ratio_limit",
         "surge_factor",
+        "factor",
+        "attainment",
+        "standby_cost",
+        "burst_factor",
+        "decode_share",
         "token_gap_tolerance",
         "utilisation",
         "direction_tolerance",
+        "kept_sessions",
         "retry_ratio",
+        "prefill_share",
     }
     assert field.unit or field.name in ratio
 

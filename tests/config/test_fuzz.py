@@ -37,16 +37,20 @@ trees = st.recursive(
 )
 
 
-def mappings(fields: Sequence[Field]) -> st.SearchStrategy[Any]:
-    """Mappings whose keys are right at every depth, with any scalars in them."""
-    return st.fixed_dictionaries({}, optional={field.name: values(field) for field in fields})
+def mappings(fields: Sequence[Field], most: int = 3) -> st.SearchStrategy[Any]:
+    """Mappings whose keys are right at every depth, with any scalars in them.
+
+    Lists within lists have one entry at most, or trees grow too large to draw quickly.
+    """
+    return st.fixed_dictionaries({}, optional={field.name: values(field, most) for field in fields})
 
 
-def values(field: Field) -> st.SearchStrategy[Any]:
+def values(field: Field, most: int) -> st.SearchStrategy[Any]:
     if field.section:
-        return mappings(field.inner)
+        return mappings(field.inner, most)
     if field.item:
-        return st.lists(mappings(field.inner) if field.entry else scalars, max_size=3)
+        entries = mappings(field.inner, 1) if field.entry else scalars
+        return st.lists(entries, max_size=most)
     return scalars
 
 

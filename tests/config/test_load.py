@@ -18,7 +18,7 @@ from surgetank.errors import ConfigError
 from surgetank.gateway.spec import GatewaySpec, ReplicaSpec
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.replica import Role
-from surgetank.policy.tenant import Tenant, Tier
+from surgetank.policy.tenant import KeyLimits, ModelLimits, Tenant, Tier
 
 
 def error_of(text: str) -> str:
@@ -47,6 +47,61 @@ drain_timeout: 5
     assert config.tenants == (Tenant("acme", "core", weight=2.0, tokens_per_minute=60000.0),)
     assert config.gateway.drain_timeout == 5.0
     assert config.gateway.replicas is config.replicas
+
+
+def test_limits_stand_on_the_tenant_its_keys_and_models_of_either() -> None:
+    config = parse(b"""
+tiers:
+  - {name: standard, max_output_tokens: 4000, when_above: refuse}
+tenants:
+  - name: acme
+    tokens_per_minute: 600000
+    reserve: expected
+    keys:
+      - name: nightly
+        max_concurrent: 4
+        models: [{name: llama-70b, output_tokens_per_minute: 20000, burst_seconds: 10}]
+    models:
+      - {name: llama-70b, requests_per_minute: 300}
+""")
+    small = ModelLimits("llama-70b", output_tokens_per_minute=20_000.0, burst_seconds=10.0)
+    assert config.tenants == (
+        Tenant(
+            "acme",
+            tokens_per_minute=600_000.0,
+            reserve="expected",
+            keys=(KeyLimits("nightly", max_concurrent=4, models=(small,)),),
+            models=(ModelLimits("llama-70b", requests_per_minute=300.0),),
+        ),
+    )
+    assert config.tiers == (Tier(max_output_tokens=4000, when_above="refuse"),)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("keys: [{name: a}, {name: a}]", "tenants[0].keys[1].name = 'a': is taken already"),
+        ("models: [{name: a}, {name: a}]", "tenants[0].models[1].name = 'a': is taken already"),
+        (
+            "keys: [{name: a, models: [{name: m}, {name: m}]}]",
+            "tenants[0].keys[0].models[1].name = 'm': is taken already",
+        ),
+        ("keys: [{name: 'a b'}]", "tenants[0].keys[0].name = 'a b': use letters"),
+        ("keys: [{name: a, max_concurrent: 0}]", "max_concurrent = 0: must be >= 1"),
+        ("models: [{name: ''}]", "tenants[0].models[0].name = '': must be a printable name"),
+        ("keys: [{name: a, tier: gold}]", "tenants[0].keys[0].tier is not a setting"),
+        ("reserve: nothing", "tenants[0].reserve = 'nothing': must be most or expected"),
+        ("limits: {}", "tenants[0].limits is not a setting"),
+    ],
+)
+def test_a_level_that_cannot_be_is_named(entry: str, problem: str) -> None:
+    assert problem in error_of(f"tenants:\n  - name: t\n    {entry}\n")
+
+
+def test_an_api_key_in_the_place_of_its_name_is_not_repeated() -> None:
+    message = error_of("tenants: [{name: t, keys: [{name: sk-st-abcdef}]}]")
+    assert message.startswith("tenants[0].keys[0].name must be the name of the key, not the key")
+    assert "abcdef" not in message
 
 
 def test_the_tree_holds_all_of_the_gateway_with_its_defaults() -> None:
@@ -105,6 +160,16 @@ def test_a_bound_names_setting_value_cure_and_line() -> None:
         ("tenants: [{name: a}, {name: a}]", "tenants[1].name = 'a': is taken already"),
         ("tenants: [{name: a, tier: gold}]", "no such tier; there are standard"),
         ("tenants: [{name: a, weight: 0}]", "must be > 0"),
+        ("tiers: [{name: a, degrades: never}]", "must be core, standard or batch"),
+        ("ladder: {kept_sessions: 2}", "must be <= 1"),
+        ("ladder: {fallbacks: [{model: a, to: a}]}", "must be another model"),
+        ("ladder: {fallbacks: [{model: '', to: a}]}", "must be a printable name"),
+        ("replicas: [{url: 'http://a:1', batching: static}]", "needs slots"),
+        ("sessions: {header: Authorization}", "may be a secret"),
+        ("tenants: [{name: a, tokens_per_minute: 1.0e+308}]", "must be <= 1e+15"),
+        ("tenants: [{name: a, weight: 1.0e-320}]", "must be >= 1e-06"),
+        ("flow: {batching_window: 1.0e+308}", "must be <= 86400"),
+        ("flow: {slack_bucket: 1.0e-320}", "must be >= 1e-06"),
         ("tenants: [{name: 'a b'}]", "use letters, digits"),
         ("replicas: [{url: 'ftp://a:1'}]", "must be http://HOST:PORT or https://HOST:PORT"),
         ("replicas: [{url: 'http://a:1', ca_file: x.pem}]", "is for https replicas"),
@@ -430,3 +495,33 @@ def test_what_the_command_line_sets_is_checked_to_fit_and_not_what_the_file_said
         data = f"replicas: [{{url: 'http://127.0.0.1:{port}'}}]".encode()
         with pytest.raises(ConfigError, match="own listen") if port == 8001 else nullcontext():
             parse(data, adjust=adjust)
+
+
+EVENT = "name: a, start: 2026-12-01 10:00, length: 9, factor: 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "records: {path: null}\nautoscaler: {portfolio: {engine: demo-fleet}}",
+            "autoscaler.portfolio.engine = 'demo-fleet': is tried on records: set records.path",
+        ),
+        (
+            "records: {path: r.jsonl}\nautoscaler: {portfolio: {engine: no-such}}",
+            "autoscaler.portfolio.engine: ",
+        ),
+        (
+            'autoscaler: {calendar: [{name: a, start: "9", repeat: daily, length: 60, factor: 2}]}',
+            "autoscaler.calendar[0].start = 9: for daily must be like 09:00",
+        ),
+        (
+            f"autoscaler: {{calendar: [{{{EVENT}, timezone: Mars}}]}}",
+            "autoscaler.calendar[0].timezone: ",
+        ),
+    ],
+)
+def test_events_and_the_portfolio_must_fit(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text.encode())
+    assert str(error.value).startswith(told)

@@ -83,3 +83,15 @@ def test_a_lost_source_leaves_a_gap_and_since_when() -> None:
         assert [sample["state"] is None for sample in body["samples"]] == [False, True, True]
 
     asyncio.run(run())
+
+
+def test_what_the_gateway_has_learnt_is_shown_as_it_says_it() -> None:
+    async def run() -> None:
+        pulse, board = Pulse(), Board("http://s", T)
+        pulse.second()
+        said = pulse.observation() | {"learned": ["tiny: answers of 180 tokens expected"]}
+        board.observe(read_observation(json.dumps(said).encode()), T)
+        _, body = await event(board.events())
+        assert body["status"]["learned"] == said["learned"]
+
+    asyncio.run(run())

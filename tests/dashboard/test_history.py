@@ -94,7 +94,16 @@ def test_pools_are_added_up_and_the_oldest_request_counts() -> None:
     now = state(History().observe(seen(0, pools=pools), T))
     assert (now.queue, now.queue_age, now.running) == (6, 2.5, 4)
     assert now.replicas == {"serving": 2, "standby": 1}
+    assert now.silent == 0  # a gateway that does not tell is not an engine that does not
     assert (now.kv.held, now.kv.waiting, now.kv.capacity) == (11, 5, 150)
+
+
+def test_engines_that_say_nothing_of_their_load_are_counted_as_unknown() -> None:
+    nothing = {"waiting": None, "running": None, "kv_used": None, "age": None}
+    idle = {"waiting": 0, "running": None, "kv_used": None, "age": 0.2}
+    replicas = [{"state": "serving", "signals": signals} for signals in (nothing, idle)]
+    replicas.append({"state": "standby", "signals": nothing})
+    assert state(History().observe(seen(0, pools=[{"replicas": replicas}]), T)).silent == 1
 
 
 def test_kv_that_nobody_tells_is_unknown_and_half_a_capacity_is_none() -> None:

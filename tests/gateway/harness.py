@@ -326,6 +326,7 @@ async def serving(
     drain_timeout: float = 5.0,
     replica: dict[str, Any] | None = None,
     wait_ready: bool = True,
+    control: FlowControl | None = None,
 ) -> AsyncIterator[Running]:
     """Start the engines and a gateway before them; end both however the test ends."""
     for engine in engines:
@@ -339,7 +340,8 @@ async def serving(
         ),
         drain_timeout=drain_timeout,
     )
-    control = FlowControl(flow or FlowSpec(), tenants=tenants, tiers=tiers, models=("tiny",))
+    if control is None:
+        control = FlowControl(flow or FlowSpec(), tenants=tenants, tiers=tiers, models=("tiny",))
     gateway = Gateway(
         spec,
         control,

@@ -21,7 +21,7 @@ from surgetank.gateway.operations import Controls
 from surgetank.gateway.room import MOST_ADMIN
 from surgetank.gateway.spec import AdminSpec
 from surgetank.policy.flow import FlowSpec
-from surgetank.policy.tenant import Tenant, Tier
+from surgetank.policy.tenant import KeyLimits, ModelLimits, Tenant, Tier
 from tests.gateway.harness import (
     Connection,
     Engine,
@@ -95,7 +95,7 @@ SLOW_BODY = (
     "content-length: 9\r\n\r\n{"
 ).encode()
 CHANGES = ["/reload", "/hold", "/release", "/replicas/x/drain", "/replicas/x/resume", "/replicas"]
-READS = ["/status", "/config", "/tenants", "/queue", "/replicas", "/observation"]
+READS = ["/status", "/config", "/tenants", "/queue", "/sessions", "/replicas", "/observation"]
 
 
 def test_nothing_but_health_and_metrics_is_open_without_the_token() -> None:
@@ -144,9 +144,35 @@ def test_errors_are_json_and_bodies_are_bounded() -> None:
     run(test)
 
 
+def test_sessions_are_listed_by_a_hash_and_what_an_engine_does_not_say_is_unknown() -> None:
+    async def test() -> None:
+        async with administered(Engine()) as admin:
+            for name in ("mine", "mine", "other"):
+                await ask(admin.running.port, chat(), headers=f"x-session-id: {name}\r\n")
+            rows = (await admin.get("/sessions"))["sessions"]
+            assert [(row["tenant"], row["served"]) for row in rows] == [
+                ("default", 2), ("default", 1),
+            ]  # fmt: skip
+            assert "mine" not in json.dumps(rows)
+            assert len((await admin.get("/sessions?top=1"))["sessions"]) == 1
+            assert (await admin.call("/sessions?top=0")).status == 400
+            told = (await command(admin, "sessions", "--top", "1")).stdout.splitlines()
+            assert told[0].split() == [
+                *("SESSION", "TENANT", "TOKENS/S", "REQUESTS", "SERVED", "BEGUN", "IDLE", "S"),
+            ]
+            assert len(told) == 2
+            (row,) = (await admin.get("/replicas"))["replicas"]
+            assert row["signals"]["waiting"] is None
+            assert "unknown" in (await command(admin, "replicas")).stdout
+
+    run(test)
+
+
 def test_the_queue_is_told_by_tenant_without_any_prompt() -> None:
     tiers = [Tier("gold", 0), Tier("bulk", 3)]
-    tenants = [Tenant("default", "bulk", tokens_per_minute=60_000, weight=2.0), Tenant("b", "gold")]
+    models = (ModelLimits("tiny", max_concurrent=9),)
+    bulk_tenant = Tenant("default", "bulk", tokens_per_minute=60_000, weight=2.0, models=models)
+    tenants = [bulk_tenant, Tenant("b", "gold")]
 
     async def test() -> None:
         async with administered(
@@ -171,6 +197,11 @@ def test_the_queue_is_told_by_tenant_without_any_prompt() -> None:
                 *("default", 2.0, 3, 2),
             )
             assert 0 < row["tokens_left"] < 60_000
+            whole, of_model = row["levels"]
+            assert (whole["key"], whole["model"]) == (None, None)
+            assert 0 < whole["tokens_left"] < 60_000
+            assert (of_model["key"], of_model["model"]) == (None, "tiny")
+            assert (of_model["tokens_left"], of_model["concurrent_left"]) == (None, 6)
             assert (await admin.get("/status"))["waiting"] == 2
             for task in asked:
                 task.cancel()
@@ -276,7 +307,9 @@ def test_the_command_shows_what_the_listener_tells() -> None:
 
     async def test() -> None:
         engine = Engine()
-        async with administered(engine, controls=controls, tenants=[Tenant("acme")]) as admin:
+        keys = (KeyLimits("ci", max_concurrent=7),)
+        tenants = [Tenant("acme", keys=keys)]
+        async with administered(engine, controls=controls, tenants=tenants) as admin:
             replica = f"127.0.0.1:{engine.port}"
             lines = (await command(admin, "status")).stdout.splitlines()
             assert lines[0] == "ready: 0 running, 0 waiting"
@@ -288,7 +321,9 @@ def test_the_command_shows_what_the_listener_tells() -> None:
             ]
             head, row = (await command(admin, "replicas")).stdout.splitlines()
             assert (head.split()[0], row.split()[:4]) == ("ID", [replica, "tiny", "serving", "yes"])
-            assert "acme" in (await command(admin, "tenants")).stdout
+            told = (await command(admin, "tenants")).stdout.splitlines()
+            assert [line.split()[0] for line in told[1:]] == ["acme", "key"]
+            assert "7" in told[2].split()
             assert "acme" in (await command(admin, "queue")).stdout
             drained = await command(admin, "drain", replica)
             assert drained.stdout == f"{replica} gets no more requests, and nothing runs on it\n"

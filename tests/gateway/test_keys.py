@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surgetank.cli.credentials import keys_missing
+from surgetank.config import Config
 from surgetank.errors import InputError
 from surgetank.gateway.keys import (
     KeyRing,
@@ -28,6 +30,7 @@ from surgetank.gateway.keys import (
     revoke_key,
 )
 from surgetank.gateway.spec import AuthSpec
+from surgetank.policy.tenant import KeyLimits, Tenant
 from tests.cli.command import surgetank
 
 SECRET = bytes(range(32))
@@ -98,7 +101,43 @@ def test_a_very_long_key_is_not_even_hashed() -> None:
     ],
 )
 def test_the_header_carries_a_bearer_token(header: bytes | None, tenant: str | None) -> None:
-    assert ring(("acme", KEY)).authenticate(header) == tenant
+    owner = ring(("acme", KEY)).authenticate(header)
+    assert (None if owner is None else owner.tenant) == tenant
+
+
+def test_a_key_is_known_by_its_name_or_its_id_and_never_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    add_key(path, "acme", KEY, SECRET, name="ci", comment="nightly")
+    add_key(path, "acme", "second", SECRET, name="ci")  # the one that will take its place
+    bare = add_key(path, "beta", "third", SECRET)
+    keys = KeyRing(SECRET, read_keys(path))
+    assert keys.owner(KEY.encode()) == keys.owner(b"second") == ("acme", "ci")
+    assert keys.owner(b"third") == ("beta", bare.id)
+    assert [key.name for key in read_keys(path)] == ["ci", "ci", ""]
+    assert path.read_text().splitlines()[0].endswith(" name=ci  # nightly")
+
+
+@pytest.mark.parametrize("name", ["a b", "-x", "a#b", "é", "x" * 129, KEY])
+def test_a_name_that_would_not_be_read_back_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="name") as caught:
+        add_key(tmp_path / "keys", "acme", KEY, SECRET, name=name)
+    assert not name.startswith("sk-") or name not in str(caught.value)
+    assert not (tmp_path / "keys").exists()
+
+
+def test_limits_of_keys_that_do_not_exist_are_named_and_are_no_error() -> None:
+    settings = Config(
+        tenants=(
+            Tenant("acme", keys=(KeyLimits("ci"), KeyLimits("gone"))),
+            Tenant("beta", keys=(KeyLimits("ci"),)),
+        )
+    )
+    found = KeyRing(SECRET, [StoredKey("acme", digest_of(KEY, SECRET), name="ci")])
+    assert keys_missing(settings, found) == [
+        "tenants[0].keys[1].name = gone: acme has no key of this name",
+        "tenants[1].keys[0].name = ci: beta has no key of this name",
+    ]
+    assert len(keys_missing(settings, None)) == 3
 
 
 def test_the_digest_is_hmac_sha256_as_any_tool_computes_it() -> None:
@@ -254,7 +293,7 @@ def test_a_ring_is_loaded_from_its_files_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
-    made = surgetank("keys", "new", "acme", "--comment", "CI", cwd=tmp_path)
+    made = surgetank("keys", "new", "acme", "--name", "ci", "--comment", "CI", cwd=tmp_path)
     assert made.returncode == 0
     key = made.stdout.strip()
     spec = AuthSpec(str(tmp_path / "keys.txt"), str(tmp_path / "hmac.secret"))
@@ -265,7 +304,7 @@ def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
     assert key not in files + made.stderr
 
     listed = surgetank("keys", "list", cwd=tmp_path).stdout.split()
-    assert listed[1:] == ["acme", "CI"]
+    assert listed[1:] == ["acme", "ci", "CI"]
     assert surgetank("keys", "revoke", listed[0], cwd=tmp_path).returncode == 0
     assert surgetank("keys", "list", cwd=tmp_path).stdout == ""
 

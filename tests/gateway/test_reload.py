@@ -150,7 +150,7 @@ def test_a_replica_described_anew_is_not_asked_again_and_lets_in_what_waits() ->
             (target,) = running.gateway.fleet
             change(running, replace(spec, replicas=(replace(target.spec, slots=2),)))
             counts = running.gateway.driver.flow.counts()
-            assert (counts.queued, counts.running) == (1, 1)  # its limit grows as it proves itself
+            assert (counts.queued, counts.running) == (0, 2)  # slots that are told are used
             gate.open.set()
             await one.reader.readuntil(b"0\r\n\r\n")
             assert (await waiting).status == 200

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 _DAY: Final = 86_400.0  # no time here is longer; more is milliseconds written by mistake
+# No number is larger or, where it divides, smaller: products of a few of them stay finite.
+_MOST: Final = 1e15
+_LEAST: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,13 @@ class Bound:
         return {word: limit for word, limit in words.items() if limit is not None}
 
 
-_AT_LEAST_0: Final = Bound()
-_AT_LEAST_1: Final = Bound(low=1)
-_POSITIVE: Final = Bound(low=None, above=0)
-_TIME: Final = Bound(low=None, above=0, high=_DAY)
+_AT_LEAST_0: Final = Bound(high=_MOST)
+_AT_LEAST_1: Final = Bound(low=1, high=_MOST)
+_POSITIVE: Final = Bound(low=_LEAST, above=0, high=_MOST)
+_TIME: Final = Bound(low=_LEAST, above=0, high=_DAY)
 _UP_TO_A_DAY: Final = Bound(low=0, high=_DAY)
 _PART: Final = Bound(low=0, high=1)
-_FILL: Final = Bound(low=None, above=0, high=1)
+_FILL: Final = Bound(low=_LEAST, above=0, high=1)
 
 _BOUNDS: Final = {
     "port": Bound(low=0, high=65_535),
@@ -45,16 +48,19 @@ _BOUNDS: Final = {
     "replays": Bound(low=0, high=10),
     "retry_ratio": Bound(low=0, high=1),
     "min_share": _PART,
+    "standby_cost": _PART,
+    "attainment": _FILL,
+    "kept_sessions": _PART,
     "token_gap_tolerance": _PART,
     "max_head_bytes": Bound(low=1024, high=1 << 20),
-    "max_line_bytes": Bound(low=1024),
-    "max_buffered_bytes": Bound(low=4096),
-    "max_log_bytes": Bound(low=4096),
-    "max_file_bytes": Bound(low=4096),
-    "max_total_bytes": Bound(low=4096),
-    **dict.fromkeys(("kv_fill", "utilisation"), _FILL),
+    "max_line_bytes": Bound(low=1024, high=_MOST),
+    "max_buffered_bytes": Bound(low=4096, high=_MOST),
+    "max_log_bytes": Bound(low=4096, high=_MOST),
+    "max_file_bytes": Bound(low=4096, high=_MOST),
+    "max_total_bytes": Bound(low=4096, high=_MOST),
+    **dict.fromkeys(("kv_fill", "utilisation", "prefill_share"), _FILL),
     # Factors: below 1 they would take away what they are there to add.
-    **dict.fromkeys(("ttft_ratio_limit", "surge_factor"), Bound(low=1)),
+    **dict.fromkeys(("ttft_ratio_limit", "surge_factor", "factor"), Bound(low=1, high=_MOST)),
     **dict.fromkeys(
         (
             "theta",
@@ -63,6 +69,7 @@ _BOUNDS: Final = {
             "tokens_per_minute",
             "input_tokens_per_minute",
             "output_tokens_per_minute",
+            "session_tokens_per_minute",
             "decode_weight",
             "ttft_slope_limit",
             "prompt_tokens_per_replica",
@@ -91,6 +98,7 @@ _BOUNDS: Final = {
     ),
     **dict.fromkeys(
         (
+            "batching_window",
             "drain_timeout",
             "queue_age_gate",
             "surge_confirm",
@@ -106,7 +114,9 @@ _BOUNDS: Final = {
             "max_buffered",
             "max_in_flight",
             "max_running",
-            "max_tokens",
+            "max_requests",
+            "max_concurrent",
+            "max_output_tokens",
             "default_output_tokens",
             "max_default_output_tokens",
             "slots",

@@ -20,7 +20,16 @@ _HEAD = """\
 # What a list's example entry says where a setting has no default, or one that is of no use.
 _SAMPLES: Final = {
     "replicas.url": "http://127.0.0.1:8080",
+    "ladder.fallbacks.model": "my-model",
+    "ladder.fallbacks.to": "my-small-model",
     "tenants.name": "acme",
+    "tenants.keys.name": "nightly",
+    "tenants.keys.models.name": "my-model",
+    "tenants.models.name": "my-model",
+    "autoscaler.calendar.name": "launch",
+    "autoscaler.calendar.start": "2026-12-01T10:00",
+    "autoscaler.calendar.length": "3600",
+    "autoscaler.calendar.factor": "5",
     "autoscaler.pools.model": "my-model",
     "autoscaler.pools.max_replicas": "4",
     "autoscaler.pools.process.command": "vllm serve my-model --port {port}",

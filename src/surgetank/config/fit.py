@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from surgetank.config.fit_autoscaler import check_autoscaler
@@ -9,6 +10,7 @@ from surgetank.config.source import Path, Source, shown
 from surgetank.config.text import (
     check_file,
     check_key_variable,
+    check_name,
     check_names,
     check_printable,
     check_unique,
@@ -18,14 +20,16 @@ from surgetank.config.text import (
 )
 from surgetank.config.tree import Config
 from surgetank.dashboard.spec import PageSpec
+from surgetank.gateway.keys import PREFIX as API_KEY_PREFIX
 from surgetank.gateway.spec import AdminSpec, ListenSpec
-from surgetank.policy.tenant import Tier
+from surgetank.policy.tenant import ModelLimits, Tier
 
 
 def check_fit(config: Config, source: Source) -> None:
     """Raise ConfigError for the first thing that does not fit."""
     _check_tiers(config, source)
     _check_tenants(config, source)
+    _check_fallbacks(config, source)
     _check_replicas(config, source)
     check_autoscaler(config, source)
     _check_listeners(config, source)
@@ -44,6 +48,16 @@ def _check_tiers(config: Config, source: Source) -> None:
             )
 
 
+def _check_fallbacks(config: Config, source: Source) -> None:
+    for i, fallback in enumerate(config.ladder.fallbacks):
+        here: Path = ("ladder", "fallbacks", i)
+        for setting, name in (("model", fallback.model), ("to", fallback.to)):
+            check_printable(name, (*here, setting), source)
+        if fallback.to == fallback.model:
+            problem = f"= {shown(fallback.to)}: must be another model than the one it stands in for"
+            source.refuse((*here, "to"), problem)
+
+
 def _check_tenants(config: Config, source: Source) -> None:
     check_names("tenants", [tenant.name for tenant in config.tenants], source)
     tiers = {Tier().name, *(tier.name for tier in config.tiers)}
@@ -53,6 +67,25 @@ def _check_tenants(config: Config, source: Source) -> None:
                 ("tenants", i, "tier"),
                 f"= {shown(tenant.tier)}: no such tier; there are {', '.join(sorted(tiers))}",
             )
+        here: Path = ("tenants", i)
+        _check_models(tenant.models, here, source)
+        check_unique((*here, "keys"), ("name",), [key.name for key in tenant.keys], source)
+        for j, key in enumerate(tenant.keys):
+            _check_key_name(key.name, (*here, "keys", j), source)
+            _check_models(key.models, (*here, "keys", j), source)
+
+
+def _check_models(models: Sequence[ModelLimits], here: Path, source: Source) -> None:
+    for i, model in enumerate(models):
+        check_printable(model.name, (*here, "models", i, "name"), source)
+    check_unique((*here, "models"), ("name",), [model.name for model in models], source)
+
+
+def _check_key_name(name: str, here: Path, source: Source) -> None:
+    """Refuse an API key in the place of its name without repeating it."""
+    if name.startswith(API_KEY_PREFIX):
+        source.refuse((*here, "name"), "must be the name of the key, not the key itself")
+    check_name(name, (*here, "name"), source)
 
 
 def _check_replicas(config: Config, source: Source) -> None:
@@ -62,6 +95,8 @@ def _check_replicas(config: Config, source: Source) -> None:
         addresses.append(check_url(replica.url, (*here, "url"), source))
         check_printable(replica.model, (*here, "model"), source)
         check_printable(replica.id, (*here, "id"), source)
+        if replica.batching == "static" and replica.slots is None:
+            source.refuse((*here, "batching"), "= static: needs slots, the size of a batch")
         if replica.ca_file is not None:
             check_file(replica.ca_file, (*here, "ca_file"), source)
         if not replica.url.lower().startswith("https://"):
@@ -126,6 +161,7 @@ def _check_files(config: Config, source: Source) -> None:
         (("auth", "hmac_secret_file"), config.auth.hmac_secret_file),
         (("admin", "token_file"), config.admin.token_file),
         (("autoscaler", "token_file"), scaler.token_file),
+        (("learned", "state_dir"), config.learned.state_dir),
         (("autoscaler", "decisions"), scaler.decisions),
         (("autoscaler", "state_dir"), scaler.state_dir),
     ]

@@ -14,6 +14,8 @@ from surgetank.config.text import (
     is_variable,
 )
 from surgetank.config.tree import Config
+from surgetank.errors import InputError
+from surgetank.policy.calendar import CalendarEvent
 
 
 def check_autoscaler(config: Config, source: Source) -> None:
@@ -30,6 +32,10 @@ def check_autoscaler(config: Config, source: Source) -> None:
                 f"= {shown(pool.process.command)}: must be the program that starts a replica, "
                 "such as 'vllm serve MODEL --port {port}'; to start none, set autoscaler.advisory",
             )
+    for i, event in enumerate(scaler.calendar):
+        _check_event(event, ("autoscaler", "calendar", i), source)
+    if scaler.portfolio.engine is not None:
+        _check_portfolio(scaler.portfolio.engine, config, source)
     if not scaler.advisory:
         _check_models(config, source)
     gateways = [
@@ -37,6 +43,28 @@ def check_autoscaler(config: Config, source: Source) -> None:
         for i, url in enumerate(scaler.gateways)
     ]
     check_unique(("autoscaler", "gateways"), (), gateways, source)
+
+
+def _check_portfolio(engine: str, config: Config, source: Source) -> None:
+    from surgetank.engine.profile import find  # noqa: PLC0415 - only who has one needs it
+
+    path: Path = ("autoscaler", "portfolio", "engine")
+    if config.records.path is None:
+        source.refuse(path, f"= {shown(engine)}: is tried on records: set records.path")
+    try:
+        find(engine)
+    except InputError as error:
+        source.refuse(path, f": {error}")
+
+
+def _check_event(event: CalendarEvent, path: Path, source: Source) -> None:
+    from surgetank.adapters.zones import check_zone  # noqa: PLC0415 - only who has events needs it
+
+    check_printable(event.name, (*path, "name"), source)
+    try:
+        check_zone(event.timezone)
+    except InputError as error:
+        source.refuse((*path, "timezone"), f": {error}")
 
 
 def _check_models(config: Config, source: Source) -> None:

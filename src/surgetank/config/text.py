@@ -76,11 +76,15 @@ def check_key_variable(name: str | None, path: Path, source: Source) -> None:
         source.refuse(path, "must be the name of an environment variable, not the key itself")
 
 
+def check_name(name: str, path: Path, source: Source) -> None:
+    if _NAME.fullmatch(name) is None:
+        source.refuse(path, f"= {shown(name)}: {_NAME_TEXT}")
+
+
 def check_names(section: str, names: Iterable[str], source: Source) -> None:
     names = list(names)
     for i, name in enumerate(names):
-        if _NAME.fullmatch(name) is None:
-            source.refuse((section, i, "name"), f"= {shown(name)}: {_NAME_TEXT}")
+        check_name(name, (section, i, "name"), source)
     check_unique((section,), ("name",), names, source)
 
 

@@ -28,7 +28,7 @@ class Status(msgspec.Struct, frozen=True):
 
     `autoscaler`: whether the source has one whose decisions it can tell; None: not known yet.
     `doubt`: why its decisions could not be read this time. `burstiness`: of the last 15 minutes,
-    None while there are no arrivals to tell it from.
+    None while there are no arrivals to tell it from. `learned`: a line a model.
     """
 
     state: str
@@ -39,6 +39,7 @@ class Status(msgspec.Struct, frozen=True):
     autoscaler: bool | None = None
     doubt: str = ""
     burstiness: Burstiness | None = None
+    learned: list[str] = []
 
 
 class Board:
@@ -57,6 +58,7 @@ class Board:
     def observe(self, seen: Observation, now: float) -> None:
         """The source answered."""
         self._status(state="live", detail="", gateway=seen.gateway, now=now)
+        self.status = msgspec.structs.replace(self.status, learned=seen.learned)
         self._add(self._history.observe(seen, now))
 
     def lose(self, detail: str, now: float) -> None:

@@ -43,6 +43,7 @@ class State(msgspec.Struct, frozen=True):
     queue_age: float
     running: float
     replicas: dict[str, int]
+    silent: int  # of those serving, whose load is unknown
     kv: Kv
     ttft: Spread
     tenants_ttft: list[tuple[str, Spread]]
@@ -106,6 +107,7 @@ class History:
             queue_age=round(max((pool.queue_age for pool in pools), default=0.0), 3),
             running=sum(pool.running for pool in pools),
             replicas=Counter(replica.state for pool in pools for replica in pool.replicas),
+            silent=sum(r.silent and r.state == "serving" for p in pools for r in p.replicas),
             kv=Kv(
                 _known([pool.kv_held for pool in pools]),
                 _known([pool.kv_waiting for pool in pools]),

@@ -24,10 +24,24 @@ class Tenant(msgspec.Struct, frozen=True):
     running: float = 0
 
 
+class Signals(msgspec.Struct, frozen=True):
+    """What an engine says of itself; None is unknown."""
+
+    waiting: float | None = None
+    running: float | None = None
+    kv_used: float | None = None
+
+
 class Replica(msgspec.Struct, frozen=True):
-    """One replica, by its state in the lifecycle."""
+    """One replica, by its state in the lifecycle. `signals` None: this gateway does not tell."""
 
     state: str
+    signals: Signals | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Its engine says nothing of its load."""
+        return self.signals == Signals()
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -46,6 +60,7 @@ class Observation(msgspec.Struct, frozen=True):
     """One answer of GET /observation. `ttft`: (Unix seconds of the first token, TTFT, tenant).
 
     `arrivals`: (Unix second, requests that came in it, their prompt tokens), of complete seconds.
+    `learned`: one line a model.
     """
 
     v: int
@@ -58,6 +73,7 @@ class Observation(msgspec.Struct, frozen=True):
     ttft: list[tuple[float, float, str]] = []
     arrivals: list[tuple[int, int, int]] = []
     pools: list[Pool] = []
+    learned: list[str] = []
 
 
 class Reason(msgspec.Struct, frozen=True):

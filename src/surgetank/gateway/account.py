@@ -6,11 +6,16 @@ put down here: all that the record needs beyond it is worked out when the record
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
+from surgetank.gateway.decision import admitted
 from surgetank.policy.effect import Dispatch, Refuse
 from surgetank.policy.request import Outcome, Request, Usage
 
+_UNCHANGED: Final[Mapping[str, bytes]] = MappingProxyType({})
 _WAITED: Final = 0.001  # seconds: what is refused sooner has not waited
 
 
@@ -19,7 +24,7 @@ class Account:
 
     __slots__ = (
         "_decided", "_dispatched", "_ended", "_outcome", "_queued", "_reason", "_sent", "_shown_id",
-        "_status", "_usage", "arrived", "first_token", "max_tokens", "request",
+        "_status", "_usage", "arrived", "degraded", "first_token", "max_tokens", "request", "told",
     )  # fmt: skip
 
     _ended: float
@@ -33,6 +38,8 @@ class Account:
         self.arrived = arrived
         self.max_tokens = request.max_tokens
         self.first_token: float | None = None
+        self.degraded = ""  # what the degradation ladder took from it
+        self.told = b""  # the header line that tells the client of the decision
         self._shown_id = shown_id
         self._queued: float | None = None
         self._dispatched: float | None = None
@@ -42,14 +49,18 @@ class Account:
     def dispatch(self, effect: Dispatch, now: float) -> None:
         self._sent = self._decided = effect
         self._dispatched = now
+        self.degraded = effect.degraded
         self.first_token = None
         if effect.queued_for > 0:
             self._queued = self.arrived
         if effect.max_tokens is not None:
             self.max_tokens = effect.max_tokens
+        if effect.queued_for > 0 or effect.attempt > 1:
+            self.told = admitted(effect)
 
     def refuse(self, effect: Refuse, now: float) -> None:
         self._decided = effect
+        self.degraded = effect.degraded
         if self._dispatched is None and now - self.arrived >= _WAITED:
             self._queued = self.arrived
 
@@ -63,12 +74,22 @@ class Account:
         self._usage = usage
         self._ended = now
 
+    def members(self) -> Mapping[str, bytes]:
+        """Members of the body that are others than the client's: a fallback model's name."""
+        sent = self._sent
+        if sent is None or sent.model is None:
+            return _UNCHANGED
+        return {"model": json.dumps(sent.model).encode()}
+
     def row(self, tier: str, ttft_objective: float, wall_offset: float) -> tuple[Any, ...]:
-        """Give a closed request's values in the order of RequestRecord's fields, the first 25."""
+        """Give a closed request's values in the order of RequestRecord's fields, the first 26.
+
+        Of a refused one some more.
+        """
         request, dispatched, first_token = self.request, self._dispatched, self.first_token
         sent, decided = self._sent, self._decided
         prompt_tokens, output_tokens, cached_tokens = self._usage or (None, None, None)
-        return (
+        values = (
             self._shown_id.decode("ascii"),
             request.tenant,
             tier,
@@ -94,4 +115,8 @@ class Account:
             request.client_retry,
             None if decided is None else decided.predicted_wait,
             0 if decided is None else decided.position,
+            self.degraded,
         )
+        if type(decided) is not Refuse:
+            return values
+        return (*values, decided.retry_after, decided.level, decided.tokens, decided.full)

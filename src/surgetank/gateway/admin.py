@@ -12,7 +12,7 @@ import contextlib
 import hmac
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -34,6 +34,8 @@ Decisions = Callable[[int], tuple[int, list[dict[str, Any]]]]
 
 _Handler = Callable[[Request], Awaitable[Response]]
 _MAX_BODY: Final = 64 << 10
+_MOST_EXPECTED: Final = 1000  # replicas that start at once
+_DAY: Final = 86_400.0
 _ACTIONS: Final = ("add", "attach", "detach", "drain", "remove")
 
 
@@ -193,10 +195,12 @@ class AdminServer:
     async def _change(self, request: Request) -> Response:
         body = await _object(request)
         replica, action = body.get("replica"), body.get("do")
+        if action == "expect":
+            return self._expect(body)
         if not isinstance(replica, str) or not 0 < len(replica) <= 256:
             return refused(400, "replica must be a name")
         if action not in _ACTIONS:
-            return refused(400, f"do must be one of {', '.join(_ACTIONS)}")
+            return refused(400, f"do must be one of {', '.join(_ACTIONS)}, expect")
         fleet = self._gateway.fleet
         if action == "add":
             url, model = body.get("url"), body.get("model")
@@ -211,6 +215,19 @@ class AdminServer:
             {"attach": fleet.attach, "detach": fleet.detach, "remove": fleet.remove}[action](
                 replica
             )
+        return JSONResponse({"v": SCHEMA, "gateway": self._gateway.name})
+
+    def _expect(self, body: Mapping[str, Any]) -> Response:
+        """Take when replicas that start will likely serve."""
+        model, seconds = body.get("model"), body.get("seconds")
+        if (
+            not isinstance(model, str)
+            or not isinstance(seconds, list)
+            or len(seconds) > _MOST_EXPECTED
+            or not all(isinstance(s, int | float) and 0 <= s <= _DAY for s in seconds)
+        ):
+            return refused(400, "expect needs model and seconds, a list of times from now")
+        self._gateway.fleet.expect(model, seconds)
         return JSONResponse({"v": SCHEMA, "gateway": self._gateway.name})
 
     def _note_drained(self, replica: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Protocol
 
 from surgetank.gateway import replies
@@ -16,7 +17,7 @@ from surgetank.policy.request import Outcome, Usage
 from surgetank.wire.http1 import ResponseHead, status_line
 from surgetank.wire.native_stream import NativeAssembler, NativeScanner
 from surgetank.wire.openai import AssembleError, Assembler, error_of, is_whole, usage_of
-from surgetank.wire.sse import SseOverflow, SseScanner
+from surgetank.wire.sse import SseOverflow, SseScanner, odd
 
 _HELD_BODY: Final = 1 << 20  # a whole answer up to this size is sent in one piece, replayable
 _ERROR_BODY: Final = 64 << 10
@@ -69,8 +70,8 @@ class StreamAnswer:
     """
 
     __slots__ = (
-        "_clock", "_content_seen", "_gaps", "_held", "_host", "_last_read", "_scanner",
-        "_takes_chunk", "_takes_chunks", "_write", "started",
+        "_clock", "_content_seen", "_gaps", "_held", "_host", "_last_read", "_plain", "_scanner",
+        "_shapes", "_write", "started",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +86,7 @@ class StreamAnswer:
         self._clock = clock
         self._gaps = gaps
         if isinstance(scanner, SseScanner):
-            self._takes_chunk, self._takes_chunks = scanner.takes_chunk, scanner.takes_chunks
+            self._plain, self._shapes = scanner, scanner.shapes
         self._write: Callable[[bytes], object] = _drop  # whole chunks with their frames
         self._held: list[bytes] = []
         self._last_read = 0.0
@@ -132,9 +133,19 @@ class StreamAnswer:
 
         Of the rest nothing has been looked at, as far as anyone can tell.
         """
-        rest = b""
-        if not self._takes_chunk(data):
-            taken = self._takes_chunks(data)
+        rest, scanner = b"", self._plain
+        shape = self._shapes.get(len(data))
+        if shape is not None:
+            prefix, tail, begin, end = shape  # as takes_chunk has it: a call less
+        if (
+            shape is not None
+            and data.startswith(prefix)
+            and data.endswith(tail)
+            and odd(data, begin, end) is None
+        ):
+            scanner.tokens += 1
+        elif not scanner.takes_chunk(data):
+            taken = scanner.takes_chunks(data)
             if not taken:
                 return data
             data, rest = data[:taken], data[taken:]
@@ -260,13 +271,17 @@ class WholeAnswer:
         elif self._size > _HELD_BODY:
             self.started = True
             if client is not None:
-                head = _stream_head(self._content_type(), self._host, client)
+                head = _stream_head(
+                    _type_line(self._head.fields.get(b"content-type")), self._host, client
+                )
                 client.start_stream(head, b"".join(self._pieces))
 
     def end(self) -> None:
+        self.whole(b"".join(self._pieces))
+
+    def whole(self, body: bytes) -> None:
+        """All of it is here, and was not passed on unless it has `started`."""
         host = self._host
-        pieces = self._pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._usage = usage_of(body)
         if self._usage is None and not self._is_an_answer(body):
             return
@@ -276,7 +291,9 @@ class WholeAnswer:
             if self.started:
                 client.end_stream()
             else:
-                client.answer(200, self._content_type() + host.headers(), body)
+                client.answer(
+                    200, _type_line(self._head.fields.get(b"content-type")) + host.headers(), body
+                )
         host.finish(_COMPLETED, "", 200)
 
     def _is_an_answer(self, body: bytes) -> bool:
@@ -291,10 +308,6 @@ class WholeAnswer:
             return True
         self._host.judge(error.status, error.message, self._head, body)
         return False
-
-    def _content_type(self) -> bytes:
-        told = self._head.fields.get(b"content-type")
-        return b"content-type: %b\r\n" % told if told else replies.JSON_TYPE
 
     def usage(self) -> Usage | None:
         return self._usage
@@ -332,6 +345,17 @@ class ErrorAnswer:
 
     def break_off(self, _event: bytes, /) -> None:
         """Nothing was sent: there is nothing to break off."""
+
+
+@lru_cache(maxsize=64)
+def _type_line(told: bytes | None) -> bytes:
+    return b"content-type: %b\r\n" % told if told else replies.JSON_TYPE
+
+
+def has_events(head: ResponseHead) -> bool:
+    """Whether the answer is a stream of events."""
+    told = head.fields.get(b"content-type")
+    return told is not None and told.startswith(b"text/event-stream")
 
 
 def _stream_head(headers: bytes, host: Host, client: Client) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, cast
 
-from surgetank.gateway import replies
+from surgetank.gateway import decision, replies
 from surgetank.gateway.listing import is_of_models, models_answer
 from surgetank.gateway.relay import Exchange
 from surgetank.gateway.room import MOST_TURNED_AWAY
@@ -24,19 +24,22 @@ from surgetank.wire.head import BAD_UPSTREAM
 from surgetank.wire.http1 import LAST_CHUNK, ProtocolError, RequestHead, RequestParser
 from surgetank.wire.native_body import ANTHROPIC_ROUTES, NATIVE_ROUTES, parse_native
 from surgetank.wire.openai import ROUTES, BadRequest, parse_request
+from surgetank.wire.request_body import user_of
 
 if TYPE_CHECKING:
     from surgetank.gateway.keys import KeyRing
     from surgetank.gateway.server import Gateway
+    from surgetank.wire.request_body import Body
 
 _MAX_PIPELINED: Final = 64 << 10
 _LINGER: Final = 1.0  # seconds to read and drop what a refused client is still sending
 _CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _TRACE: Final = (b"traceparent", b"tracestate")
+_SESSION_BYTES: Final = 256  # as of the body's
 _SECONDS: Final = re.compile(rb"[0-9]+(?:\.[0-9]+)?")
 _new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
-_Hints = tuple[bytes | None, int, float | None, bytes]
-_NO_HINTS: Final[_Hints] = (None, 0, None, b"")
+_Hints = tuple[bytes | None, int, float | None, bytes, str]
+_NO_HINTS: Final[_Hints] = (None, 0, None, b"", "")
 _EARLY: Final = {401: Outcome.UNAUTHORIZED, 429: Outcome.QUEUE_BYTES, 503: Outcome.SHUTDOWN}
 _SERVED: Final = ROUTES | NATIVE_ROUTES
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -47,8 +50,9 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_backlog", "_closing", "_deadline", "_exchange", "_gateway", "_head", "_held", "_hints",
-        "_keep_alive", "_key", "_let_in", "_lingering", "_parser", "_paused", "_phase", "_pieces",
-        "_ring", "_tenant", "_timer", "_timer_at", "_transport", "_version", "_write_timer",
+        "_keep_alive", "_key", "_key_name", "_let_in", "_lingering", "_parser", "_paused", "_phase",
+        "_pieces", "_ring", "_tenant", "_timer", "_timer_at", "_transport", "_version",
+        "_write_timer",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway) -> None:
@@ -67,7 +71,8 @@ class ClientConnection(asyncio.Protocol):
         self._phase = "idle"
         self._head: RequestHead | None = None
         self._tenant = ""
-        self._key = b""  # the Authorization header that `_tenant` was told by, and the ring
+        self._key_name = ""
+        self._key = b""  # the Authorization header that both were told by, and the ring
         self._ring: KeyRing | None = None
         self._let_in = False  # the last head was: so is one that repeats it
         self._hints = _NO_HINTS
@@ -225,8 +230,18 @@ class ClientConnection(asyncio.Protocol):
                 self._pieces.append(piece)
                 if not parser.done and not self._hold(len(piece)):
                     return
-            if self._head is None and not self._take_head():
-                return
+            if self._head is None:
+                gateway = self._gateway
+                if (
+                    parser.repeats
+                    and self._let_in
+                    and self._ring is gateway.keys
+                    and not gateway.draining
+                ):
+                    head = self._head = parser.head
+                    self._keep_alive = head is not None and head.keep_alive
+                elif not self._take_head():
+                    return
             if not parser.done:
                 return
             data = parser.excess
@@ -263,14 +278,6 @@ class ClientConnection(asyncio.Protocol):
             return False
         self._head = head
         gateway = self._gateway
-        if (
-            self._parser.repeats
-            and self._let_in
-            and self._ring is gateway.keys
-            and not gateway.draining
-        ):
-            self._keep_alive = head.keep_alive
-            return True
         self._let_in = False
         self._version = head.version_minor
         self._keep_alive = head.keep_alive and not gateway.draining
@@ -280,7 +287,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(*refused)
             return False
         self._let_in = True
-        self._hints = _hints_of(head.fields)
+        self._hints = _hints_of(head.fields, gateway.session_header)
         if not self._parser.done:
             self._arm("body", listen.body_timeout)
             if head.expect_continue and self._transport is not None and not self._pieces:
@@ -315,10 +322,11 @@ class ClientConnection(asyncio.Protocol):
         gateway, told = self._gateway, authorization or b""
         if told and self._ring is gateway.keys and compare_digest(told, self._key):
             return True
-        tenant = gateway.tenant_of(authorization)
-        if tenant is None:
+        owner = gateway.owner_of(authorization)
+        if owner is None:
             return False
-        self._tenant, self._key, self._ring = tenant, told, gateway.keys
+        self._tenant, self._key_name = owner
+        self._key, self._ring = told, gateway.keys
         return True
 
     def _complete(self) -> None:
@@ -329,7 +337,7 @@ class ClientConnection(asyncio.Protocol):
         gateway = self._gateway
         assert head is not None  # noqa: S101 (a complete message has a head)
         own_id, path = gateway.next_id(), head.path
-        client_id, client_retry, patience, trace = self._hints
+        client_id, client_retry, patience, trace, session = self._hints
         shown_id = client_id or own_id.encode()
         self._parser.reset()
         self._head = None
@@ -363,11 +371,13 @@ class ClientConnection(asyncio.Protocol):
             len(body),
             path,
             parsed.stream,
-            parsed.session,
+            session or self._session_of(parsed),
             client_retry,
             None,  # no TTFT objective of its own
             patience,
             None,  # the tenant's own total time
+            self._key_name,
+            parsed.prefix,
         )
         request = _new(Request, fields)
         exchange = Exchange(gateway, self, request, parsed, shown_id, trace)
@@ -380,6 +390,13 @@ class ClientConnection(asyncio.Protocol):
             exchange.offer()
         else:
             exchange.offer_counted(counter)
+
+    def _session_of(self, parsed: Body) -> str:
+        """Name the session that a body tells, where the settings say."""
+        member = self._gateway.sessions.member
+        if member == "user":
+            return user_of(parsed)
+        return "" if member == "none" else parsed.session
 
     # Writing an answer.
 
@@ -423,6 +440,17 @@ class ClientConnection(asyncio.Protocol):
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer the running exchange with a whole response."""
+        transport = self._transport
+        if (
+            status == 200
+            and transport is not None
+            and self._keep_alive
+            and not (self._gateway.draining or self._backlog or self._closing)
+        ):  # as most are: what the two below come to
+            transport.write(replies.PLAIN % (headers, len(body), body))
+            self._exchange = None
+            self._arm("idle", self._gateway.listen.idle_timeout)
+            return
         self._write_whole(status, headers, body)
         self._answered()
 
@@ -470,6 +498,9 @@ class ClientConnection(asyncio.Protocol):
             shown_id = self._gateway.next_id().encode()
         if head is not None:
             self._note(head, shown_id, status)
+            if decision.HEADER not in headers:
+                told = decision.refused(_EARLY.get(status, Outcome.INVALID))
+                headers += decision.header(told)
             body = error_for(head.path, status, body)
         self._write_early(status, headers, body, shown_id)
 
@@ -478,8 +509,8 @@ class ClientConnection(asyncio.Protocol):
         if head.path not in _SERVED:
             return
         told = head.fields.get(b"authorization")
-        tenant = self._gateway.tenant_of(_other_key(head) if told is None else told) or ""
-        outcome = _EARLY.get(status, Outcome.INVALID)
+        owner = self._gateway.owner_of(_other_key(head) if told is None else told)
+        outcome, tenant = _EARLY.get(status, Outcome.INVALID), "" if owner is None else owner.tenant
         self._gateway.ledger.refuse(shown_id, tenant, head.path, outcome, status)
 
     def _write_early(self, status: int, headers: bytes, body: bytes, shown_id: bytes) -> None:
@@ -501,13 +532,14 @@ class ClientConnection(asyncio.Protocol):
             transport.close()
 
 
-def _hints_of(fields: dict[bytes, bytes]) -> _Hints:
-    """Read what a head tells of its request: id, retries so far, patience (seconds), trace."""
+def _hints_of(fields: dict[bytes, bytes], session_header: bytes) -> _Hints:
+    """Read what a head tells: id, retries so far, patience (seconds), trace, session."""
     client_id = fields.get(b"x-request-id")
     if client_id is not None and not _CLIENT_ID.fullmatch(client_id):
         client_id = None
     retry = fields.get(b"x-stainless-retry-count")
     patience = fields.get(b"x-stainless-read-timeout")
+    session = fields.get(session_header)
     trace = b""
     if b"traceparent" in fields or b"tracestate" in fields:
         trace = b"".join([b"%b: %b\r\n" % (x, fields[x]) for x in _TRACE if x in fields])
@@ -517,6 +549,7 @@ def _hints_of(fields: dict[bytes, bytes]) -> _Hints:
         # The client gives up when it has read nothing for so long: it is told a little before.
         None if patience is None else _seconds(patience, share=0.9),
         trace,
+        "" if session is None else session[:_SESSION_BYTES].decode("latin-1"),
     )
 
 

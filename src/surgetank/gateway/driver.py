@@ -13,8 +13,10 @@ from typing import Protocol
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
 from surgetank.policy.flow import FlowControl, FlowSettings, RetryCause
 from surgetank.policy.journal import Journal
+from surgetank.policy.ladder import Step
 from surgetank.policy.replica import Replica, Signals
 from surgetank.policy.request import Outcome, Request, Usage
+from surgetank.policy.shadow import Inputs, Shadow, shadowed
 
 
 class Ticket(Protocol):
@@ -41,13 +43,15 @@ class Driver:
 
     def __init__(self, flow: FlowControl | Journal, clock: Clock) -> None:
         self.flow = flow.flow if isinstance(flow, Journal) else flow  # for questions
-        self._inputs = flow  # for what happens
         self._clock = clock
         self._now = clock.time
+        self._inputs: Inputs = shadowed(flow, clock.time())  # for what happens
         self._tickets: dict[str, Ticket] = {}
         self._effects: deque[Effect] = deque()
         self._carrying = False
         self._draining: dict[str, Callable[[str], None]] = {}
+        self._steps = self.flow.steps  # of the degradation ladder, told once
+        self.stepped: Callable[[Step], None] = lambda _step: None
         self._timer: Timer | None = None
         self._armed_at: float | None = None
 
@@ -56,6 +60,11 @@ class Driver:
 
     def __len__(self) -> int:
         return len(self._tickets)
+
+    @property
+    def shadow(self) -> Shadow | None:
+        """What is told of the tenants whose admission is in shadow; None when there are none."""
+        return self._inputs if isinstance(self._inputs, Shadow) else None
 
     # What happened.
 
@@ -90,12 +99,20 @@ class Driver:
     def leave(self, replica_id: str) -> None:
         self._carry_out(self._inputs.leave(replica_id, self._now()))
 
+    def expect(self, model: str, seconds: Iterable[float]) -> None:
+        """Replicas of a model will likely serve in so many seconds each."""
+        now = self._now()
+        self._carry_out(self._inputs.expect(model, [now + s for s in seconds], now))
+
     def observe(self, replica_id: str, signals: Signals) -> None:
         self._carry_out(self._inputs.observe(replica_id, signals, self._now()))
 
     def reconfigure(self, settings: FlowSettings) -> None:
         """Raises ValueError, with nothing changed, for settings that do not fit together."""
-        self._carry_out(self._inputs.reconfigure(settings, self._now()))
+        now = self._now()
+        effects = self._inputs.reconfigure(settings, now)
+        self._inputs = shadowed(self._inputs, now)
+        self._carry_out(effects)
 
     # Replicas on their way out.
 
@@ -136,12 +153,20 @@ class Driver:
                 if waiting or len(effects) > 1:
                     waiting.extend(effects)
                 else:
-                    self._deliver(effects[0])
+                    effect = effects[0]
+                    ticket = self._tickets.get(effect.request.id)
+                    if ticket is not None and isinstance(effect, Dispatch):
+                        ticket.dispatch(effect)  # as _deliver has it: most go this way
+                    else:
+                        self._deliver(effect)
                 while waiting:
                     self._deliver(waiting.popleft())
             finally:
                 self._carrying = False
         self._rearm()
+        if self._steps:
+            while self._steps:
+                self.stepped(self._steps.popleft())
         if self._draining:
             self._tell_drained()
 
@@ -162,8 +187,10 @@ class Driver:
             ticket.cancel(effect)  # and it finishes itself, with what it has used
 
     def _rearm(self) -> None:
-        deadline = self.flow.next_deadline()
-        armed_at = self._armed_at
+        armed_at, inputs = self._armed_at, self._inputs
+        if armed_at is not None and inputs is self.flow and self.flow.sleeps_until(armed_at):
+            return
+        deadline = inputs.next_deadline()
         if deadline is None or (armed_at is not None and armed_at <= deadline):
             return  # a timer that stands fires early, finds nothing due, and is armed anew
         if self._timer is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from surgetank.adapters.engines import (
     Dialect,
     EngineFacts,
     Health,
+    can_sleep,
     count_prompt_tokens,
     health,
     parse_signals,
@@ -26,6 +27,7 @@ from surgetank.adapters.engines import (
     unknown_signals,
 )
 from surgetank.adapters.http import FetchError, Tls, fetch, tls
+from surgetank.adapters.loadreport import read_load
 from surgetank.errors import ConfigError
 from surgetank.gateway.driver import Driver
 from surgetank.gateway.metrics import Metrics, ReplicaGauges
@@ -33,15 +35,16 @@ from surgetank.gateway.native import NativeRoutes
 from surgetank.gateway.spec import ReplicaSpec, UpstreamSpec
 from surgetank.gateway.upstream import Pool
 from surgetank.policy.outlier import Outlier
-from surgetank.policy.replica import Replica, Role
+from surgetank.policy.replica import Replica, Role, Signals
 from surgetank.wire.http1 import Limits
 from surgetank.wire.openai import Body
 
 log = logging.getLogger("surgetank.fleet")
 
 _DESCRIBED: Final = (  # settings of a replica that say what it is, not where
-    "model", "dialect", "slots", "kv_tokens", "block_size", "preempts", "max_context",
+    "model", "dialect", "slots", "kv_tokens", "block_size", "preempts", "max_context", "batching",
 )  # fmt: skip
+_REPORT_INTERVAL: Final = 0.1  # seconds
 _GONE_AFTER: Final = 3  # failed health checks in a row: what waits for it is asked elsewhere
 
 
@@ -61,6 +64,9 @@ class Target:
     ready: bool = False
     frees_on_disconnect: bool = True
     next_scrape: float = 0.0
+    next_report: float = 0.0  # when what it tells on an answer is read again
+    signals: Signals | None = None  # what its metrics said last
+    report: Signals | None = None  # and what an answer's head did
     attached: bool = True  # it is sent requests
     leaving: bool = False  # the configuration names it no more: it goes with its last stream
     facts: EngineFacts | None = None  # what it said of itself
@@ -72,6 +78,7 @@ class Target:
     outlier: Outlier = field(default_factory=Outlier)
     health: Health | None = None  # what it said last
     been_ready: bool = False
+    sleeps: bool = True  # it may be asleep: its health alone does not tell
 
     @property
     def serving(self) -> bool:
@@ -241,6 +248,10 @@ class Fleet:
             self._driver.leave(replica)
             self._lost_one(target.model)
 
+    def expect(self, model: str, seconds: Sequence[float]) -> None:
+        """Replicas of a model start, and will likely serve in so many seconds each."""
+        self._driver.expect(model, seconds)
+
     def drain(self, replica: str, drained: Callable[[str], None]) -> None:
         """Send it no more, and say so once its last stream has ended."""
         self.detach(replica)
@@ -313,6 +324,9 @@ class Fleet:
                     "limit": view.limit if view else None,
                     "kv_reserved": view.kv_reserved if view else 0,
                     "kv_tokens": view.kv_tokens if view else None,
+                    "dialect": target.dialect.name if target.facts else None,
+                    "version": target.facts.version if target.facts else None,
+                    "signals": told(target, self._clock()),
                 }
             )
         return rows
@@ -378,7 +392,10 @@ class Fleet:
 
     async def _health(self, target: Target) -> Health:
         timeout = self._spec.health_timeout
-        return await health(target.url, timeout=timeout, headers=_auth(target), tls=target.tls)
+        sleeps = target.sleeps or not target.ready  # another engine may have taken its place
+        return await health(
+            target.url, timeout=timeout, sleeps=sleeps, headers=_auth(target), tls=target.tls
+        )
 
     def unreachable(self, replica_id: str, why: str) -> None:
         """No connection can be made: no more work for it until its health says ready."""
@@ -466,8 +483,11 @@ class Fleet:
         if target.ready:
             return
         facts = await self._facts(target)
+        limit, headers = self._spec.health_timeout, _auth(target)
+        sleeps = await can_sleep(target.url, limit, headers=headers, tls=target.tls)
         if facts is None or target.ready:
             return
+        target.sleeps = sleeps
         target.ready = True
         self._describe(target, facts)
 
@@ -538,6 +558,20 @@ class Fleet:
         starts = self._clock() - target.last_ready < self._spec.unresponsive_timeout
         return target.health == "loading" or target.ready or (starts and not target.been_ready)
 
+    def reported(self, target: Target, value: bytes) -> None:
+        """An answer's head told the engine's load: read it, ten times a second at most."""
+        now = self._clock()
+        if now < target.next_report:
+            return
+        target.next_report = now + _REPORT_INTERVAL
+        signals = read_load(value, now)
+        if signals is None:
+            self._metrics.missing_signals[target.id, "load header"] += 1
+            return
+        target.report = signals
+        if target.serving:
+            self._driver.observe(target.id, signals)
+
     async def _scrape(self, target: Target) -> None:
         """Read the engine's own metrics; what is missing stays unknown and is counted."""
         dialect, now = target.dialect, self._clock()
@@ -554,11 +588,21 @@ class Fleet:
             text = answer.text if answer.status == 200 else ""
         except FetchError as error:
             log.debug("replica %s: metrics: %s", target.id, error)
-        signals = parse_signals(dialect.name, text, self._clock())
+        signals = target.signals = parse_signals(dialect.name, text, self._clock())
         for name in unknown_signals(dialect.name, signals):
             self._metrics.missing_signals[target.id, name] += 1
         if target.serving:
             self._driver.observe(target.id, signals)
+
+
+def told(target: Target, now: float) -> dict[str, float | None]:
+    """What an engine said last of itself, and seconds since; None is unknown, never 0."""
+    newest = sorted((s for s in (target.signals, target.report) if s), key=lambda s: -s.as_of)
+    said: dict[str, float | None] = {
+        name: next((v for s in newest if (v := getattr(s, name)) is not None), None)
+        for name in ("waiting", "running", "kv_used")
+    }
+    return said | {"age": round(now - newest[0].as_of, 3) if newest else None}
 
 
 def _reached_alike(one: ReplicaSpec, other: ReplicaSpec) -> bool:
@@ -593,6 +637,7 @@ def describe(replica_id: str, spec: ReplicaSpec, facts: EngineFacts) -> Replica:
         block_size=block_size if block_size is not None else 16,
         preempts=True if preempts is None else preempts,
         max_context=spec.max_context or facts.max_context,
+        batching=spec.batching,
     )
 
 

@@ -1,4 +1,4 @@
-"""API keys: an HMAC-SHA256 digest of each key, and the tenant it belongs to.
+"""API keys: an HMAC-SHA256 digest of each key, the tenant it belongs to, and the key's name.
 
 Rule: a raw key is never stored, logged or put into an error; it is seen once, when it is made. A
 key has 192 bits of randomness, so a fast keyed hash is enough: there is nothing to guess that a
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from surgetank.errors import InputError
 from surgetank.gateway.spec import AuthSpec
@@ -37,40 +37,55 @@ _MAX_PRESENTED: Final = 512  # bytes of a presented key that are hashed at most
 _SECRET: Final = re.compile(r"(?:[0-9a-fA-F]{2}){32,128}")
 _LINE: Final = re.compile(
     r"(?P<tenant>[^\s#]+)[ \t]+hmac-sha256:(?P<digest>[0-9a-f]{64})"
+    r"(?:[ \t]+name=(?P<name>[^\s#]+))?"
     r"(?:[ \t]+#[ \t]*(?P<comment>.*))?"
 )
-_TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]{0,127}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]{0,127}")
+_ID_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One line of a keys file. `digest`: 64 hexadecimal digits."""
+    """One line of a keys file. `digest`: 64 hexadecimal digits; `name`: "" without one."""
 
     tenant: str
     digest: str
     comment: str = ""
+    name: str = ""
 
     @property
     def id(self) -> str:
         """What `keys list` shows and `keys revoke` takes: the digest's first 12 digits."""
-        return self.digest[:12]
+        return self.digest[:_ID_DIGITS]
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.tenant, self.name or self.id)
 
     def to_line(self) -> str:
+        name = f" name={self.name}" if self.name else ""
         comment = f"  # {self.comment}" if self.comment else ""
-        return f"{self.tenant} hmac-sha256:{self.digest}{comment}\n"
+        return f"{self.tenant} hmac-sha256:{self.digest}{name}{comment}\n"
+
+
+class Owner(NamedTuple):
+    """Whose a request is, and by which of its keys: the key's name, else its id."""
+
+    tenant: str
+    key: str
 
 
 class KeyRing:
-    """Digest to tenant, in memory. Reading the files again means making a new ring."""
+    """Digest to owner, in memory. Reading the files again means making a new ring."""
 
-    __slots__ = ("_keyed", "_tenants")
+    __slots__ = ("_keyed", "_owners")
 
     def __init__(self, secret: bytes, keys: Iterable[StoredKey]) -> None:
         # The keyed state is prepared once and copied per key: the two blocks of HMAC's padding are
         # hashed only here.
         self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
-        self._tenants: Mapping[bytes, tuple[bytes, str]] = {
-            (digest := bytes.fromhex(key.digest)): (digest, key.tenant) for key in keys
+        self._owners: Mapping[bytes, tuple[bytes, Owner]] = {
+            (digest := bytes.fromhex(key.digest)): (digest, key.owner) for key in keys
         }
 
     @classmethod
@@ -85,14 +100,23 @@ class KeyRing:
         return cls(read_secret(spec, environ), read_keys(Path(spec.keys_file)))
 
     def __len__(self) -> int:
-        return len(self._tenants)
+        return len(self._owners)
 
     @property
     def tenants(self) -> frozenset[str]:
-        return frozenset(tenant for _, tenant in self._tenants.values())
+        return frozenset(owner.tenant for owner in self.owners)
+
+    @property
+    def owners(self) -> frozenset[Owner]:
+        return frozenset(owner for _, owner in self._owners.values())
 
     def tenant(self, key: bytes) -> str | None:
-        """Return the tenant of a presented key (without "Bearer "), None when nobody has it.
+        """Return the tenant of a presented key (without "Bearer "), None when nobody has it."""
+        owner = self.owner(key)
+        return None if owner is None else owner.tenant
+
+    def owner(self, key: bytes) -> Owner | None:
+        """Return the tenant and the name of a presented key, None when nobody has it.
 
         What a caller can time is a lookup by the digest of what it sent, which it cannot steer
         without the secret; the match is then confirmed in constant time.
@@ -102,17 +126,17 @@ class KeyRing:
         keyed = self._keyed.copy()
         keyed.update(key)
         digest = keyed.digest()
-        stored, tenant = self._tenants.get(digest, _NOBODY)
-        return tenant if hmac.compare_digest(stored, digest) and tenant else None
+        stored, owner = self._owners.get(digest, _NOBODY)
+        return owner if hmac.compare_digest(stored, digest) and owner.tenant else None
 
-    def authenticate(self, authorization: bytes | None) -> str | None:
-        """Return the tenant of an Authorization header; the scheme is Bearer in any case."""
+    def authenticate(self, authorization: bytes | None) -> Owner | None:
+        """Return the owner of an Authorization header; the scheme is Bearer in any case."""
         if authorization is None or authorization[:7].lower() != b"bearer ":
             return None
-        return self.tenant(authorization[7:].strip())
+        return self.owner(authorization[7:].strip())
 
 
-_NOBODY: Final = (bytes(32), "")
+_NOBODY: Final = (bytes(32), Owner("", ""))
 
 
 def digest_of(key: str, secret: bytes) -> str:
@@ -167,27 +191,35 @@ def _parse_keys(path: Path, text: str) -> tuple[StoredKey, ...]:
         match = _LINE.fullmatch(stripped)
         if match is None:
             # The line is not shown: somebody may have put a raw key there.
-            raise InputError(f"{path}, line {number}: expected TENANT hmac-sha256:64_HEX_DIGITS")
+            raise InputError(
+                f"{path}, line {number}: expected TENANT hmac-sha256:64_HEX_DIGITS [name=NAME]"
+            )
         if match["digest"] in keys:
             raise InputError(f"{path}, line {number}: this key stands in the file twice")
-        key = StoredKey(match["tenant"], match["digest"], (match["comment"] or "").strip())
+        comment, name = (match["comment"] or "").strip(), match["name"] or ""
+        key = StoredKey(match["tenant"], match["digest"], comment, name)
         keys[key.digest] = key
     return tuple(keys.values())
 
 
-def add_key(path: Path, tenant: str, key: str, secret: bytes, *, comment: str = "") -> StoredKey:
+def add_key(
+    path: Path, tenant: str, key: str, secret: bytes, *, comment: str = "", name: str = ""
+) -> StoredKey:
     """Append the key's digest; the file is replaced as a whole, so a reader sees old or new.
 
     Raises InputError for a file that a gateway would refuse: the key would be of no use.
     """
-    if _TENANT.fullmatch(tenant) is None:
-        raise InputError(
-            f"tenant {tenant!r}: use letters, digits and . _ @ : / - (128 at most, a letter or "
-            f"digit first)"
-        )
+    for what, word in (("tenant", tenant), ("name", name or "unnamed")):
+        if _NAME.fullmatch(word) is None:
+            raise InputError(
+                f"{what} {word!r}: use letters, digits and . _ @ : / - (128 at most, a letter or "
+                f"digit first)"
+            )
+    if name.startswith(PREFIX):
+        raise InputError("name: is an API key: give the key a name of your own")
     if not comment.isprintable():
         raise InputError("comment: must be one line of printable text")
-    stored = StoredKey(tenant, digest_of(key, secret), comment.strip())
+    stored = StoredKey(tenant, digest_of(key, secret), comment.strip(), name)
     with _locked(path):
         text = ""
         if path.exists():

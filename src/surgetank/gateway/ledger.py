@@ -18,6 +18,7 @@ from surgetank.policy.bucket import TokenBucket
 from surgetank.policy.flow import FlowControl
 from surgetank.policy.record import RequestRecord
 from surgetank.policy.request import Outcome
+from surgetank.policy.shadow import Shadow
 
 _MOST: Final = 32  # booked in 0.1 ms: no stream waits for longer
 _SECONDS: Final = 0.05
@@ -27,7 +28,8 @@ _STRANGERS: Final = 10.0  # records a second of requests without a valid key; te
 class Ledger:
     """Books ended requests into `metrics`, `observers` and `write` (None: no records).
 
-    `known_model` gives the name under which a model is counted.
+    `known_model` gives the name under which a model is counted; `shadow` what knows how admission
+    would have decided, None while it is on for all.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Ledger:
         *,
         wall_offset: float,
     ) -> None:
+        self.shadow: Callable[[], Shadow | None] = lambda: None
         self.observers: list[Callable[[RequestRecord], None]] = []
         self._flow = flow
         self._metrics = metrics
@@ -69,6 +72,7 @@ class Ledger:
         service: dict[str, tuple[str, float]] = {}
         models: dict[str, str] = {}
         count, write, wall_offset = self._metrics.count, self._write, self._wall_offset
+        shadow = self.shadow()
         for account in ended:
             tenant, model = account.request.tenant, account.request.model
             if tenant not in service:
@@ -76,6 +80,10 @@ class Ledger:
             if model not in models:
                 models[model] = self._known_model(model)
             row = row_of(account.row(*service[tenant], wall_offset))
+            verdict = None if shadow is None else shadow.verdict(account.request.id)
+            if verdict is not None:
+                row.shadow, row.shadow_wait = verdict.outcome, verdict.wait
+                row.shadow_ttft = verdict.ttft
             count(row, models[model])
             if write is not None:
                 write(row_line(row))

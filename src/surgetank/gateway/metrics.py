@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,6 +20,8 @@ from prometheus_client.core import (
 )
 
 from surgetank.policy.record import RequestRecord
+from surgetank.policy.session import Burn
+from surgetank.policy.shadow import ShadowCounts
 
 SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.8, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0,
@@ -85,6 +87,10 @@ class Gauges:
     replicas: Iterable[ReplicaGauges]
     connections: int
     records_dropped: int
+    levels: Mapping[str, int] = field(default_factory=dict)  # of the degradation ladder, by model
+    shadow: ShadowCounts | None = None  # None: admission is on for all
+    sessions: Mapping[str, int] = field(default_factory=dict)  # by tenant, under way
+    now: float = 0.0  # Unix seconds
 
 
 class Metrics:
@@ -102,6 +108,7 @@ class Metrics:
         self.config_failed = False  # the last reading of the configuration could not be used
         self.config_loaded = 0.0  # Unix seconds: when the one in force was read
         self._tenants: dict[tuple[str, str], PerTenant] = {}
+        self._burns: dict[str, Burn] = {}  # by tenant
 
     def of(self, tenant: str, model: str) -> PerTenant:
         key = (tenant, model)
@@ -118,6 +125,10 @@ class Metrics:
             cell.prompt_tokens += record.prompt_tokens
         if record.output_tokens:
             cell.output_tokens += record.output_tokens
+            burn = self._burns.get(record.tenant)
+            if burn is None:
+                burn = self._burns[record.tenant] = Burn()
+            burn.add((record.prompt_tokens or 0) + record.output_tokens, record.ended or 0.0)
         arrived = record.arrived
         # As Histogram.add has it: three calls less.
         if record.first_token is not None:
@@ -212,6 +223,14 @@ class Metrics:
             "When the configuration in force was read.",
             value=self.config_loaded,
         )
+        burns = GaugeMetricFamily(
+            "surgetank_tenant_token_rate",
+            "Tokens per second of requests that ended, prompt and output, fading over a minute.",
+            labels=["tenant"],
+        )
+        for tenant, burn in self._burns.items():
+            burns.add_metric([tenant], burn.at(gauges.now))
+        yield burns
         yield from _gauge_families(gauges)
 
 
@@ -229,6 +248,7 @@ def _gauge_families(gauges: Gauges) -> Iterator[Metric]:
     for name, text, values in (
         ("surgetank_queued", "Requests waiting.", gauges.queued),
         ("surgetank_running", "Requests running.", gauges.running),
+        ("surgetank_sessions", "Sessions under way.", gauges.sessions),
     ):
         family = GaugeMetricFamily(name, text, labels=["tenant"])
         for tenant, value in values.items():
@@ -252,6 +272,14 @@ def _gauge_families(gauges: Gauges) -> Iterator[Metric]:
         if replica.kv_tokens is not None:
             size.add_metric(key, replica.kv_tokens)
     yield from (ready, in_flight, limit, reserved, size)
+    level = GaugeMetricFamily(
+        "surgetank_degradation_level", "Step of the degradation ladder, 0 to 5.", labels=["model"]
+    )
+    for model, step in gauges.levels.items():
+        level.add_metric([model], step)
+    yield level
+    if gauges.shadow is not None:
+        yield from _shadow_families(gauges.shadow)
     yield GaugeMetricFamily(
         "surgetank_client_connections", "Open client connections.", value=gauges.connections
     )
@@ -259,3 +287,27 @@ def _gauge_families(gauges: Gauges) -> Iterator[Metric]:
         "surgetank_records_dropped", "Records that did not reach the disk.",
         value=gauges.records_dropped,
     )  # fmt: skip
+
+
+def _shadow_families(counts: ShadowCounts) -> Iterator[Metric]:
+    labels = ["tenant", "reason"]
+    refused = CounterMetricFamily(
+        "surgetank_shadow_refused",
+        "Requests let through that admission would have refused.",
+        labels=labels,
+    )
+    reordered = CounterMetricFamily(
+        "surgetank_shadow_reordered",
+        "Requests that admission would have sent before one that came first, or after a later one.",
+        labels=labels,
+    )
+    for family, tally in ((refused, counts.refused), (reordered, counts.reordered)):
+        for key, count in tally.items():
+            family.add_metric(key, count)
+        yield family
+    admitted = CounterMetricFamily(
+        "surgetank_shadow_admitted", "Requests that admission would have let in.", labels=["tenant"]
+    )
+    for tenant, count in counts.admitted.items():
+        admitted.add_metric([tenant], count)
+    yield admitted

@@ -19,6 +19,7 @@ from surgetank.policy.replica import Role
 
 SCHEMA: Final = 1
 _FIRST_TOKENS: Final = 500
+_MOST_LESSONS: Final = 16  # models
 _RECENT: Final = 30.0  # seconds of first tokens and of arrivals that are told
 _SETTLED: Final = 2.0  # seconds after which no request of a second is still on its way in
 _SECONDS_KEPT: Final = 900  # of ended requests' arrivals
@@ -104,6 +105,7 @@ class GatewayObserver:
             "outcomes": dict(self._outcomes),
             "arrivals": self._arrivals(now, wall),
             "ttft": [list(point) for point in self._first_tokens if point[0] >= since],
+            "learned": [lesson.text() for lesson in flow.lessons()][:_MOST_LESSONS],
             "pools": [self._pool(model, role, now) for model, role in gateway.fleet.pools()],
         }
 

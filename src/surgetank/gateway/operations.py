@@ -18,6 +18,8 @@ from starlette.routing import Route
 from surgetank.errors import SurgetankError
 from surgetank.gateway.observation import SCHEMA
 from surgetank.gateway.server import Gateway
+from surgetank.gateway.telling import learned_rows, shadow_row
+from surgetank.policy.flow import LevelBudget
 
 _LIMITS: Final = (
     "weight",
@@ -25,10 +27,15 @@ _LIMITS: Final = (
     "tokens_per_minute",
     "input_tokens_per_minute",
     "output_tokens_per_minute",
+    "max_concurrent",
     "max_running",
     "max_queued",
     "max_queued_bytes",
+    "max_sessions",
+    "session_tokens_per_minute",
 )
+
+_MOST_SESSIONS: Final = 1000
 
 Guard = Callable[[Callable[[Request], Awaitable[Response]]], Callable[..., Awaitable[Response]]]
 
@@ -64,6 +71,9 @@ class Operations:
             Route("/config", read(self._config)),
             Route("/tenants", read(self._tenants)),
             Route("/queue", read(self._queue)),
+            Route("/learned", read(self._learned)),
+            Route("/shadow", read(self._shadow)),
+            Route("/sessions", read(self._sessions)),
             Route(f"{replica}/drain", change(self._drain), methods=["POST"]),
             Route(f"{replica}/resume", change(self._resume), methods=["POST"]),
             Route("/hold", change(self._hold), methods=["POST"]),
@@ -101,7 +111,9 @@ class Operations:
             rows.append(
                 {"tenant": tenant.name, "tier": standing.tier.name, **limits}
                 | {"requests_left": left.remaining_requests, "tokens_left": left.remaining_tokens}
+                | {"concurrent_left": left.remaining_concurrent}
                 | asdict(counts)
+                | {"levels": [_level_row(level) for level in flow.levels(tenant.name, now)]}
             )
         return self._answer(tenants=rows)
 
@@ -117,6 +129,23 @@ class Operations:
         rows.sort(key=lambda row: (row["priority"], -row["waiting_tokens"], row["tenant"]))
         counts = flow.counts()
         return self._answer(waiting=counts.queued, running=counts.running, tenants=rows)
+
+    async def _learned(self, _: Request) -> Response:
+        return self._answer(models=learned_rows(self._gateway.driver))
+
+    async def _shadow(self, _: Request) -> Response:
+        row = shadow_row(self._gateway.driver)
+        if row is None:
+            return refused(404, "admission is on for everyone here: no tenant is in shadow")
+        return self._answer(**row)
+
+    async def _sessions(self, request: Request) -> Response:
+        """The sessions that burn most, by a hash: what clients call them is theirs."""
+        top = request.query_params.get("top", "20")
+        if not top.isdigit() or not 0 < int(top[:6]) <= _MOST_SESSIONS:
+            return refused(400, f"top must be a number of 1 to {_MOST_SESSIONS}")
+        flow, now = self._gateway.driver.flow, self._gateway.loop.time()
+        return self._answer(sessions=[asdict(view) for view in flow.sessions(now, int(top))])
 
     # Changing.
 
@@ -163,6 +192,20 @@ class Operations:
 
     def _answer(self, **members: Any) -> Response:
         return JSONResponse({"v": SCHEMA, "gateway": self._gateway.name, **members})
+
+
+def _level_row(level: LevelBudget) -> dict[str, Any]:
+    """What a tenant, one of its keys or a model of either has left; null where it has no limit."""
+    left = level.budget
+    return {
+        "key": level.key or None,
+        "model": level.model or None,
+        "requests_left": left.remaining_requests,
+        "tokens_left": left.remaining_tokens,
+        "input_tokens_left": left.remaining_input_tokens,
+        "output_tokens_left": left.remaining_output_tokens,
+        "concurrent_left": left.remaining_concurrent,
+    }
 
 
 def refused(status: int, message: str) -> Response:

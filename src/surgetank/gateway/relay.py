@@ -7,8 +7,11 @@ is written, whatever dies first.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from surgetank.adapters.loadreport import ASK, HEADER
 from surgetank.gateway import replies
 from surgetank.gateway.account import Account
 from surgetank.gateway.answers import (
@@ -18,12 +21,15 @@ from surgetank.gateway.answers import (
     ErrorAnswer,
     StreamAnswer,
     WholeAnswer,
+    has_events,
 )
+from surgetank.gateway.limitheaders import anthropic_headers, limit_headers
 from surgetank.policy.effect import Cancel, Dispatch, Refuse
+from surgetank.policy.flow import NO_BUDGET
 from surgetank.policy.request import ENDINGS, Outcome, Request, Usage
 from surgetank.wire.dialect import error_for, event_for
 from surgetank.wire.http1 import ResponseHead
-from surgetank.wire.native_body import NATIVE_ROUTES, STREAMED_ROUTES
+from surgetank.wire.native_body import ANTHROPIC_ROUTES, NATIVE_ROUTES, STREAMED_ROUTES
 from surgetank.wire.native_stream import NativeAssembler, NativeScanner
 from surgetank.wire.openai import Assembler, Body, can_assemble
 from surgetank.wire.sse import SseScanner
@@ -40,6 +46,9 @@ _UPSTREAM: Final = (
     b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
     b"x-request-id: %b\r\n%b\r\n"
 )
+
+
+_UNCHANGED: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 class Exchange:
@@ -146,6 +155,7 @@ class Exchange:
             effect.reason,
             retry_after=effect.retry_after,
             should_retry=effect.should_retry,
+            effect=effect,
         )
 
     def cancel(self, effect: Cancel) -> None:
@@ -245,23 +255,32 @@ class Exchange:
         self._connection = connection
         connection.begin(self, *self._compose(target))
 
-    def _compose(self, target: Target) -> tuple[bytes, bytes]:
-        """Write head and body for a replica."""
-        body = self._body
-        streams = self._streams_upstream(target)
+    def _compose(self, target: Target) -> tuple[bytes, Sequence[bytes | memoryview]]:
+        """Write head and body for a replica, the body in parts."""
+        body, usual = self._body, self._body.usual
+        streams = body.stream or self._streams_upstream(target)
         ask_usage = streams and (not body.stream or body.include_usage is None)
         bound = self._account.max_tokens
-        payload = body.encode(
-            stream=streams,
-            include_usage=True if ask_usage else None,
-            max_tokens=bound if bound != self.request.max_tokens else None,
-        )
+        members = self._account.members() if self._account.degraded else _UNCHANGED
+        parts: tuple[bytes | memoryview, ...]
+        if usual is not None and not (ask_usage or members) and bound == self.request.max_tokens:
+            parts = (usual.write(streams),)  # as Body.encode has it: two calls less
+        else:
+            parts = body.parts(
+                stream=streams,
+                include_usage=True if ask_usage else None,
+                max_tokens=bound if bound != self.request.max_tokens else None,
+                members=members,
+            )
         more = self._trace
+        if target.dialect.tells_load and not streams:
+            more += ASK
         if target.authorization is not None:
             more += b"authorization: %b\r\n" % target.authorization
         route = self.request.route.encode("ascii")
-        head = _UPSTREAM % (route, target.authority, len(payload), self._shown_id, more)
-        return head, payload
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        head = _UPSTREAM % (route, target.authority, size, self._shown_id, more)
+        return head, parts
 
     def drop_upstream(self) -> None:
         if self._connecting is not None:
@@ -275,9 +294,10 @@ class Exchange:
 
     def upstream_head(self, head: ResponseHead) -> None:
         target = self._target
+        self._take_report(head)
         if head.status != 200:
             self._answer = ErrorAnswer(self, head)
-        elif target is None or not _has_events(head) or not self._streams_upstream(target):
+        elif target is None or not has_events(head) or not self._streams_upstream(target):
             self._answer = WholeAnswer(self, head)
         else:
             strip = self._body.stream and self._body.include_usage is None
@@ -298,6 +318,12 @@ class Exchange:
                 assembler = NativeAssembler() if native else Assembler(self._body)
                 self._answer = AssembledAnswer(self, scanner, assembler)
 
+    def _take_report(self, head: ResponseHead) -> None:
+        """An engine may tell its load with an answer."""
+        load = head.fields.get(HEADER)
+        if load is not None and self._target is not None:
+            self._gateway.fleet.reported(self._target, load)
+
     def upstream_body(self, payload: bytes) -> None:
         if self._answer is not None:
             self._answer.body(payload)
@@ -306,6 +332,23 @@ class Exchange:
         self._connection = None
         if self._answer is not None:
             self._answer.end()
+
+    def upstream_whole(self, head: ResponseHead, payload: bytes) -> None:
+        """The whole answer came at once, and its connection is another's already."""
+        self._connection = None
+        if head.status == 200 and not has_events(head):
+            if HEADER in head.fields:
+                self._take_report(head)
+            whole = self._answer = WholeAnswer(self, head)
+            whole.whole(payload)
+            return
+        self.upstream_head(head)
+        answer = self._answer
+        assert answer is not None  # noqa: S101  (a head makes one)
+        if payload:
+            answer.body(payload)
+        if self._answer is answer and not self._ended:  # else its first event has decided
+            answer.end()
 
     def upstream_lost(self, *, stale: bool) -> None:
         """The connection ended before its answer did."""
@@ -349,9 +392,17 @@ class Exchange:
 
     def headers(self) -> bytes:
         """Headers on every answer of this request."""
-        gateway = self._gateway
-        budget = gateway.driver.flow.budget(self.request.tenant, gateway.clock())
-        return b"x-request-id: %b\r\n%b" % (self._shown_id, replies.ratelimit_headers(budget))
+        gateway, request, bound = self._gateway, self.request, self._account.max_tokens
+        now = gateway.clock()
+        budget = gateway.driver.flow.budget(request.tenant, now, request.key, request.model)
+        told = self._account.told
+        headers = b"x-request-id: %b\r\n%b%b" % (self._shown_id, told, limit_headers(budget))
+        if bound is not None and bound != request.max_tokens:
+            headers += b"x-surgetank-max-tokens: %d\r\n" % bound
+        if budget is not NO_BUDGET and request.route in ANTHROPIC_ROUTES:
+            headers += anthropic_headers(budget, now + gateway.wall_offset)
+        degraded = self._account.degraded
+        return headers + replies.degraded_header(degraded) if degraded else headers
 
     def judge(
         self, status: int, message: str, head: ResponseHead | None = None, body: bytes = b""
@@ -411,13 +462,16 @@ class Exchange:
 
     def finish(self, outcome: Outcome, reason: str, status: int) -> None:
         """The answer has ended and the client has it."""
-        usage = self._usage()
+        answer, gateway, target = self._answer, self._gateway, self._target
+        usage = answer.usage() if answer is not None else None
         self._answer = None  # it holds this exchange: a circle would be left to the collector
-        self._record(outcome, reason, status, usage)
-        self._gateway.driver.finish(self.request.id, outcome, usage)
-        target = self._target
+        if not self._ended:  # as _record has it: a call less
+            self._ended = True
+            self._account.close(outcome, reason, status, usage, gateway.clock())
+            gateway.ledger.add(self._account)
+        gateway.driver.finish(self.request.id, outcome, usage)
         if target is not None and target.outlier.failures and outcome is Outcome.COMPLETED:
-            self._gateway.fleet.trust(target)
+            gateway.fleet.trust(target)
 
     def output_tokens(self) -> int:
         """Output tokens so far, as counted or reported."""
@@ -447,11 +501,20 @@ class Exchange:
         retry_after: float | None = None,
         should_retry: bool = True,
         status: int | None = None,
+        effect: Refuse | None = None,
     ) -> None:
         """Answer with an ending that is decided and settled."""
+        param = self._body.limit_name if outcome is Outcome.OUTPUT_TOO_LONG else None
         status, headers, body = replies.refusal(
-            outcome, reason, retry_after=retry_after, should_retry=should_retry, status=status
+            outcome,
+            reason,
+            retry_after=retry_after,
+            should_retry=should_retry,
+            param=param,
+            status=status,
+            effect=effect,
         )
+        self._account.told = b""  # the refusal's own header says it
         body = error_for(self.request.route, status, body)
         self._record(outcome, reason, status, self._usage())
         if self.client is not None:
@@ -467,10 +530,6 @@ class Exchange:
         gateway = self._gateway
         self._account.close(outcome, reason, status, usage, gateway.clock())
         gateway.ledger.add(self._account)
-
-
-def _has_events(head: ResponseHead) -> bool:
-    return head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
 
 def _retry_after(head: ResponseHead | None) -> float | None:

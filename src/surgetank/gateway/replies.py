@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from surgetank.policy.flow import Budget
+from surgetank.gateway import decision
+from surgetank.policy.effect import Refuse
 from surgetank.policy.request import ENDINGS, Outcome
 from surgetank.wire.http1 import status_line
-from surgetank.wire.openai import error_body, format_reset
+from surgetank.wire.openai import error_body
 
 JSON_TYPE: Final = b"content-type: application/json\r\n"
 STREAM_HEADERS: Final = (
@@ -24,7 +25,6 @@ CHALLENGE: Final = b"www-authenticate: Bearer\r\n"  # a 401 must say how (RFC 91
 CLOSE: Final = b"connection: close\r\n"
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _INVALID: Final = "invalid_request_error"
-MAX_RETRY_AFTER: Final = 110.0  # SDKs ignore more than 120 s
 
 
 def refusal(
@@ -35,16 +35,27 @@ def refusal(
     should_retry: bool = True,
     param: str | None = None,
     status: int | None = None,
+    effect: Refuse | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """Return status, headers and body of an outcome's error answer."""
+    """Return status, headers and body of an outcome's error answer; `effect`: who decided it."""
     ending = ENDINGS[outcome]
     status = ending.status if status is None else status
-    body = error_body(message, type=ending.type, code=ending.code, param=param)
-    headers = JSON_TYPE
+    if effect is None:
+        told = decision.refused(outcome, retry_after=retry_after)
+    else:
+        told = decision.refused(
+            outcome,
+            retry_after=retry_after,
+            predicted_wait=effect.predicted_wait,
+            position=effect.position,
+            level=effect.level,
+        )
+    body = error_body(message, type=ending.type, code=ending.code, param=param, decision=told)
+    headers = JSON_TYPE + decision.header(told)
     if retry_after is not None:
-        wait = min(max(retry_after, 0.001), MAX_RETRY_AFTER)
-        headers += b"retry-after: %d\r\n" % math.ceil(wait)
-        headers += b"retry-after-ms: %d\r\n" % math.ceil(wait * 1000)
+        wait = decision.milliseconds(retry_after)
+        headers += b"retry-after: %d\r\n" % math.ceil(wait / 1000)
+        headers += b"retry-after-ms: %d\r\n" % wait
     if not should_retry:
         headers += b"x-should-retry: false\r\n"
     return status, headers, body
@@ -61,7 +72,9 @@ def bad_request(
     status: int, message: str, param: str | None, code: str | None
 ) -> tuple[int, bytes, bytes]:
     """A body that cannot be understood."""
-    return status, JSON_TYPE, error_body(message, type=_INVALID, code=code, param=param)
+    told = decision.refused(Outcome.INVALID)
+    body = error_body(message, type=_INVALID, code=code, param=param, decision=told)
+    return status, JSON_TYPE + decision.header(told), body
 
 
 def whole(
@@ -73,15 +86,13 @@ def whole(
     return b"%b%bcontent-length: %d\r\n%b\r\n%b" % parts
 
 
-def ratelimit_headers(budget: Budget) -> bytes:
-    """The x-ratelimit-* headers of a tenant; empty without quotas."""
-    limit, left, reset, token_limit, tokens_left, token_reset = budget
-    headers = b""
-    if limit is not None and left is not None and reset is not None:
-        headers = _REQUESTS_LEFT % (limit, left, format_reset(reset).encode())
-    if token_limit is not None and tokens_left is not None and token_reset is not None:
-        headers += _TOKENS_LEFT % (token_limit, tokens_left, format_reset(token_reset).encode())
-    return headers
+PLAIN: Final = status_line(200) + b"%bcontent-length: %d\r\n\r\n%b"
+"""What `whole` writes of a 200 on a connection that is kept."""
+
+
+def degraded_header(told: str) -> bytes:
+    """What the degradation ladder took from a request: the step, then what was changed."""
+    return b"x-surgetank-degraded: %b\r\n" % told.encode("ascii", "replace")
 
 
 TOO_MANY_CONNECTIONS: Final = whole(
@@ -94,10 +105,3 @@ TOO_MANY_CONNECTIONS: Final = whole(
     ),
     keep_alive=False,
 )
-
-_REQUESTS_LEFT: Final = (
-    b"x-ratelimit-limit-requests: %d\r\n"
-    b"x-ratelimit-remaining-requests: %d\r\n"
-    b"x-ratelimit-reset-requests: %b\r\n"
-)
-_TOKENS_LEFT: Final = _REQUESTS_LEFT.replace(b"requests", b"tokens")

@@ -20,18 +20,20 @@ from surgetank.errors import ConfigError
 from surgetank.gateway.connection import ClientConnection
 from surgetank.gateway.driver import Driver
 from surgetank.gateway.fleet import Fleet
-from surgetank.gateway.keys import KeyRing
+from surgetank.gateway.keys import KeyRing, Owner
 from surgetank.gateway.ledger import Ledger
 from surgetank.gateway.metrics import Gauges, Metrics
 from surgetank.gateway.relay import Exchange
 from surgetank.gateway.spec import GatewaySpec
 from surgetank.policy.flow import FlowControl, FlowSettings
 from surgetank.policy.journal import Journal
+from surgetank.policy.ladder import Step
 from surgetank.wire.http1 import Limits
 
 log = logging.getLogger("surgetank.gateway")
 
 DEFAULT_TENANT: Final = "default"
+_ANYONE: Final = Owner(DEFAULT_TENANT, "")
 _FIRST_LOOK: Final = 10.0  # seconds in which replicas that are there are found
 _LAST_WORDS: Final = 2.0  # seconds in which the last answers are sent; slower clients are cut off
 
@@ -56,12 +58,15 @@ class Gateway:
         self.clock = self.loop.time  # bound once: each running stream holds it
         self.listen = spec.listen
         self.upstream = spec.upstream
+        self.sessions = spec.sessions
+        self.session_header = spec.sessions.header.lower().encode("ascii")
         self.limits = Limits(
             head_bytes=spec.listen.max_head_bytes, body_bytes=spec.listen.max_body_bytes
         )
         self.keys = keys
         self.metrics = Metrics()
         self.driver = Driver(flow, self.loop)
+        self.driver.stepped = _log_step
         self.fleet = Fleet(spec.upstream, spec.replicas, self.driver, self.metrics)
         self.fleet.gone = self._replica_gone
         self.fleet.stranded = self._stranded
@@ -73,6 +78,7 @@ class Gateway:
             write_record,
             wall_offset=self.wall_offset,
         )
+        self.ledger.shadow = lambda: self.driver.shadow
         self.clients: set[ClientConnection] = set()
         self.turned_away: set[ClientConnection] = set()  # beyond the bound, and being told
         self.upload_bytes = 0  # of bodies that are still coming
@@ -170,6 +176,8 @@ class Gateway:
             head_bytes=spec.listen.max_head_bytes, body_bytes=spec.listen.max_body_bytes
         )
         self.upstream = spec.upstream
+        self.sessions = spec.sessions
+        self.session_header = spec.sessions.header.lower().encode("ascii")
         self.keys = keys
         self._drain_timeout = spec.drain_timeout
         self._promised = tuple(promised)
@@ -229,9 +237,9 @@ class Gateway:
     def next_id(self) -> str:
         return f"{self._id_prefix}-{next(self._ids):x}"
 
-    def tenant_of(self, authorization: bytes | None) -> str | None:
-        """Return the tenant of a request's key, None when it has no valid one."""
-        return DEFAULT_TENANT if self.keys is None else self.keys.authenticate(authorization)
+    def owner_of(self, authorization: bytes | None) -> Owner | None:
+        """Return the tenant and the name of a request's key, None when it has no valid one."""
+        return _ANYONE if self.keys is None else self.keys.authenticate(authorization)
 
     @property
     def name(self) -> str:
@@ -256,4 +264,17 @@ class Gateway:
             replicas=self.fleet.gauges(),
             connections=len(self.clients),
             records_dropped=self._records_dropped(),
+            levels=self.driver.flow.degradation(),
+            shadow=None if self.driver.shadow is None else self.driver.shadow.counts,
+            sessions=self.driver.flow.sessions_under_way(),
+            now=self.loop.time() + self.wall_offset,
         )
+
+
+def _log_step(step: Step) -> None:
+    """Say in one line that the degradation ladder took a step, and why."""
+    log.log(
+        logging.WARNING if step.level > step.was else logging.INFO,
+        "degradation level %d -> %d, model %s: %s",
+        *(step.was, step.level, step.model, step.reason),
+    )

@@ -6,10 +6,25 @@ configuration reference, the JSON schema and the example file are made from it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-Dialect = Literal["auto", "vllm", "sglang", "llamacpp", "trtllm", "openai"]
+from surgetank.errors import ConfigError
+from surgetank.policy.replica import Batching
+
+# Headers that hold secrets, or that every request of a client has alike.
+_TAKEN: Final = frozenset(
+    {
+        *("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"),
+        *("host", "connection", "upgrade", "te", "trailer", "expect", "transfer-encoding"),
+        *("content-length", "content-type", "content-encoding"),
+        *("accept", "accept-encoding", "user-agent"),
+    }
+)
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+
+Dialect = Literal["auto", "vllm", "sglang", "llamacpp", "trtllm", "tgi", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +78,12 @@ class ReplicaSpec:
     model: str | None = None  # the name clients use; otherwise learnt from its /v1/models
     id: str | None = None  # name in logs, metrics and records; otherwise HOST:PORT
     dialect: Dialect = "auto"  # whose metrics and habits it has; auto asks it
-    slots: int | None = None  # requests it runs at once; otherwise learnt, up to flow.max_in_flight
+    slots: int | None = None  # requests it runs at once; otherwise learnt
     kv_tokens: int | None = None  # size of its KV cache; otherwise learnt
     block_size: int | None = None  # tokens in a KV block; otherwise learnt
     preempts: bool | None = None  # it survives a full KV cache; otherwise known from the dialect
     max_context: int | None = None  # tokens of one request, prompt and output; otherwise learnt
+    batching: Batching = "continuous"  # static: whole batches of `slots`, which leave together
     api_key_env: str | None = None  # name of the environment variable with the engine's own key
     ca_file: str | None = None  # authorities its certificate may be from (PEM); else the system's
     server_name: str | None = None  # name its certificate must hold; otherwise the host of its url
@@ -93,6 +109,18 @@ class JournalSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedSpec:
+    """What the gateway learns of answers, speed and limits: where it is kept, and how often told.
+
+    With autoscaler.pools it is kept in their state_dir.
+    """
+
+    state_dir: str | None = None  # folder that keeps it over a restart, made with mode 0700
+    save_interval: float = 60.0  # between two writings
+    log_interval: float = 600.0  # between two looks at whether there is something new to log
+
+
+@dataclass(frozen=True, slots=True)
 class AuthSpec:
     """API keys. Without a keys file everyone is one tenant, and only loopback is served."""
 
@@ -100,6 +128,25 @@ class AuthSpec:
     hmac_secret_file: str | None = None  # made by `surgetank keys new`; mode 0600
     # Name of the environment variable with the secret, read when there is no hmac_secret_file.
     hmac_secret_env: str = "SURGETANK_HMAC_SECRET"  # noqa: S105 - a variable's name
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """How a request tells its session: an agent's task, whose calls belong together."""
+
+    header: str = "x-session-id"  # header with its id, which goes before the body's
+    # Member of the body with its id; none: the header alone. A user is many sessions, or one.
+    member: Literal["metadata.session_id", "user", "none"] = "metadata.session_id"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what is no header's name."""
+        if not _TOKEN.fullmatch(self.header):
+            raise ConfigError(f"sessions.header = {self.header!r}: must be a header's name")
+        if self.header.lower() in _TAKEN:
+            raise ConfigError(
+                f"sessions.header = {self.header!r}: has a meaning of its own, and may be a secret "
+                "that records must not hold: take another, such as x-session-id"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +160,6 @@ class GatewaySpec:
     records: RecordsSpec = RecordsSpec()
     journal: JournalSpec = JournalSpec()
     auth: AuthSpec = AuthSpec()
+    learned: LearnedSpec = LearnedSpec()
+    sessions: SessionSpec = SessionSpec()
     drain_timeout: float = 30.0  # after SIGTERM: running requests may end

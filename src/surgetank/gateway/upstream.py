@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from surgetank.adapters.http import Tls
@@ -19,11 +19,15 @@ _SENT_AT_ONCE: Final = 1 << 16
 
 
 class Receiver(Protocol):
-    """Who asked: told of the answer piece by piece, exactly one of end, lost or broke at last."""
+    """Who asked: told of the answer piece by piece, exactly one of end, lost or broke at last.
+
+    `upstream_whole` stands for head, body and end, when all of it came at once.
+    """
 
     def upstream_head(self, head: ResponseHead) -> None: ...
     def upstream_body(self, payload: bytes) -> None: ...
     def upstream_end(self) -> None: ...
+    def upstream_whole(self, head: ResponseHead, payload: bytes) -> None: ...
     def upstream_lost(self, *, stale: bool) -> None: ...
     def upstream_broke(self, message: str) -> None: ...
 
@@ -38,17 +42,17 @@ class UpstreamConnection(asyncio.Protocol):
         "_passes",
         "_pool",
         "_seen",
-        "_transport",
         "_uses",
         "idle_since",
         "quick",
         "receiver",
+        "transport",
     )
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._parser = ResponseParser("POST", pool.limits)
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._uses = 0
         self._seen = False
         self._head_seen = False
@@ -60,50 +64,49 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's TCP transport is one in all but name.
-        transport = self._transport = cast("asyncio.Transport", transport)
+        transport = self.transport = cast("asyncio.Transport", transport)
         self._pool.open.add(self)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    @property
-    def usable(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+    def begin(self, receiver: Receiver, head: bytes, body: Sequence[bytes | memoryview]) -> None:
+        """Send a request, its body in parts; the receiver has the connection till its answer ends.
 
-    def begin(self, receiver: Receiver, head: bytes, body: bytes) -> None:
-        """Send a request; the connection is the receiver's until its answer ends."""
+        Large parts are not copied to be sent, so they must not change.
+        """
         self.receiver = receiver
         self._uses += 1
         self._seen = False
         self._head_seen = False
         self._passes = self.quick = None
-        self._large = len(body) > _SENT_AT_ONCE
+        self._large = len(body) > 1 or len(body[0]) > _SENT_AT_ONCE
         if self._uses > 1:
             self._parser.reset("POST")
-        if self._transport is not None:
+        if self.transport is not None:
             if self._large:
-                self._transport.writelines((head, body))
+                self.transport.writelines((head, *body))
             else:
-                self._transport.write(head + body)
+                self.transport.write(head + body[0])
 
     def abort(self) -> None:
         """Close at once and tell nobody: the receiver has turned away."""
         self.receiver = self._passes = self.quick = None
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def cut(self) -> None:
         """Close at once; the receiver is told that its answer is lost."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def pause(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         passes = self._passes
@@ -129,6 +132,10 @@ class UpstreamConnection(asyncio.Protocol):
             if head is None:
                 return
             self._head_seen = True
+            if parser.done:
+                self._free()
+                receiver.upstream_whole(head, payload)
+                return
             receiver.upstream_head(head)
             if self.receiver is not receiver:
                 return
@@ -137,27 +144,28 @@ class UpstreamConnection(asyncio.Protocol):
             if self.receiver is not receiver:
                 return
         if parser.done:
-            self._finish(receiver)
+            self._free()
+            receiver.upstream_end()
         elif self.quick is not None and parser.boundary:
             self._passes = self.quick()
 
-    def _finish(self, receiver: Receiver) -> None:
+    def _free(self) -> None:
+        """The answer has ended: the connection is nobody's now, or closed."""
         self.receiver = self._passes = self.quick = None
         head = self._parser.head
         if self._large and self._unsent():
             self.abort()  # the answer came first: what is left of the request would be in the way
         elif head is not None and head.keep_alive and not self._parser.excess:
             self._pool.release(self)
-        elif self._transport is not None:
-            self._transport.close()
-        receiver.upstream_end()
+        elif self.transport is not None:
+            self.transport.close()
 
     def _unsent(self) -> bool:
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._pool.forget(self)
-        self._transport = None
+        self.transport = None
         receiver, self.receiver = self.receiver, None
         self._passes = self.quick = None
         if receiver is None:
@@ -212,10 +220,15 @@ class Pool:
 
     def acquire(self) -> UpstreamConnection | None:
         """Return a connection that is open and not idle for too long, None when there is none."""
-        oldest = self._clock() - self._idle_timeout
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.idle_since >= oldest and connection.usable:
+        idle, oldest = self._idle, self._clock() - self._idle_timeout
+        while idle:
+            connection = idle.pop()
+            transport = connection.transport
+            if (
+                connection.idle_since >= oldest
+                and transport is not None
+                and not transport.is_closing()
+            ):
                 return connection
             connection.abort()
         return None

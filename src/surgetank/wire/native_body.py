@@ -62,15 +62,16 @@ def parse_native(route: str, body: bytes) -> Body:
         members.pop(name, None)
     if route == EMBEDDINGS:
         chat = "messages" in members and "input" not in members  # vLLM embeds a chat, too
-        items, size, chars, tokens = chat_size(members) if chat else prompt_size(members, "input")
+        found = chat_size(members) if chat else prompt_size(members, "input")
         session = session_of(members)
     elif route == RESPONSES:
         _refuse_what_goes_on(members)
-        items, size, chars, tokens = _size(members, "input", "instructions")
+        found = _size(members, "input", "instructions")
         session = session_of(members)
     else:
-        items, size, chars, tokens = _size(members, "messages", "system")
+        found = _size(members, "messages", "system")
         session = text_of_metadata(members, "user_id")
+    items, size, chars, tokens, prefix = found
     bound = _BOUND.get(route)
     return Body(
         route,
@@ -85,6 +86,8 @@ def parse_native(route: str, body: bytes) -> Body:
         False,  # the engine tells the usage by itself
         session,
         members,
+        None,
+        prefix,
     )
 
 
@@ -107,7 +110,7 @@ def _size(members: dict[str, bytes], name: str, above: str) -> Size:
     texts = _texts(value)
     items = len(value) if isinstance(value, list) else 1
     if members.get(above, b"null") != b"null":
-        texts += _texts(decode(_ANY, members[above], above))
+        texts = _texts(decode(_ANY, members[above], above)) + texts
         items += 1
     if members.get("tools", b"null") != b"null":
         texts.append(members["tools"].decode())
@@ -115,7 +118,7 @@ def _size(members: dict[str, bytes], name: str, above: str) -> Size:
 
 
 def _texts(value: Any) -> list[str]:
-    """Collect every text in a JSON value but media and the words of the form itself."""
+    """Collect every text in a JSON value, in order, but media and the words of the form itself."""
     found: list[str] = []
     stack = [value]
     while stack:
@@ -131,4 +134,4 @@ def _texts(value: Any) -> list[str]:
                 for name, inner in item.items()
                 if name not in _NO_TEXT or (is_text and name == "data")
             ]
-    return found
+    return found[::-1]  # the stack gave the last first

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -78,9 +78,15 @@ def error_body(
     type: str,  # noqa: A002 - the wire's own word
     code: str | None = None,
     param: str | None = None,
+    decision: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Write an error as OpenAI does: `{"error":{"message","type","param","code"}}`."""
-    error = {"message": message, "type": type, "param": param, "code": code}
+    """Write an error as OpenAI does: `{"error":{"message","type","param","code"}}`.
+
+    `decision`: one more member of it, of the gateway's own.
+    """
+    error: dict[str, Any] = {"message": message, "type": type, "param": param, "code": code}
+    if decision is not None:
+        error["decision"] = decision
     return msgspec.json.encode({"error": error})
 
 

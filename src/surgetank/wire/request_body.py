@@ -6,13 +6,16 @@ the last one, and names that engines read in place of the priced ones are droppe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
 
+from surgetank.policy.prefix import BLOCK
+from surgetank.wire.beginning import beginnings
 from surgetank.wire.usual_chat import UsualChat, read_usual
 from surgetank.wire.verdict import UNREADABLE
 
@@ -38,6 +41,11 @@ MOST_TOKENS: Final = 2**31 - 1  # engines keep counts in 32 bits
 _MOST_CHOICES: Final = 128  # OpenAI's own bound on n
 _NAME_CHARS: Final = 256
 _SHORT: Final = 100  # bytes of a value that may be remembered
+_LARGE: Final = 32 << 10  # bytes of a body: below, a look at it costs more than reading it twice
+_AROUND: Final = 4 << 10  # bytes before large messages, and after them, that are looked at
+_MESSAGES_BEGIN: Final = re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\[')
+_STAND_IN: Final = b"[ ]"  # for messages that stand apart
+_HERE: Final = b"\0"  # the same where they are written: valid JSON has no such byte
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
@@ -114,6 +122,8 @@ class Body:
     prompts, tool calls and tool definitions included, images and other data not.
     `prompt_tokens` is given only for prompts of token ids. `messages`: messages, or prompts.
     `usual`: the body, when it is a chat of the usual form; `kept`: the members of any other.
+    `prefix`: hashes of how the prompt begins (see `beginning`).
+    `apart`: its messages, when they are large; `kept` has only a mark where they belong.
     """
 
     route: str
@@ -129,17 +139,46 @@ class Body:
     session: str
     kept: dict[str, bytes] | None = field(repr=False)  # the prompt: keep it out of logs
     usual: UsualChat | None = field(default=None, repr=False)
+    prefix: Sequence[int] = ()
+    apart: memoryview | None = field(default=None, repr=False)
 
     @property
     def members(self) -> dict[str, bytes]:
         """The body's members, their values as sent."""
         if self.kept is None:
             self.kept = {} if self.usual is None else top_level(self.usual.write(None))
+        if self.apart is not None:
+            self.kept["messages"], self.apart = bytes(self.apart), None
         return self.kept
+
+    def _at_hand(self) -> dict[str, bytes]:
+        """The members, with a mark for what stands apart."""
+        return self.members if self.apart is None or self.kept is None else self.kept
 
     def forget(self) -> None:
         """Let the prompt go: it is never sent again."""
-        self.kept, self.usual = {}, None
+        self.kept, self.usual, self.apart = {}, None, None
+
+    def parts(
+        self,
+        *,
+        stream: bool | None = None,
+        include_usage: bool | None = None,
+        max_tokens: int | None = None,
+        members: Mapping[str, bytes] = {},
+    ) -> tuple[bytes | memoryview, ...]:
+        """Write the body as `encode` does, in parts: large messages are a part, and not copied."""
+        apart = self.apart
+        if apart is None:
+            body = self.encode(
+                stream=stream, include_usage=include_usage, max_tokens=max_tokens, members=members
+            )
+            return (body,)
+        out = self._changed(self._at_hand(), stream, include_usage, max_tokens, ())
+        out.update(members)
+        out["messages"] = _HERE
+        before, _, after = _object(out).partition(_HERE)
+        return before, apart, after
 
     def encode(
         self,
@@ -159,7 +198,20 @@ class Body:
         usual = self.usual
         if usual is not None and include_usage is max_tokens is None and not (members or drop):
             return usual.write(stream)
-        out = self.members.copy()
+        out = self._changed(self.members, stream, include_usage, max_tokens, drop)
+        out.update(members)
+        return _object(out)
+
+    def _changed(
+        self,
+        given: Mapping[str, bytes],
+        stream: bool | None,  # noqa: FBT001 - as `encode` has it
+        include_usage: bool | None,  # noqa: FBT001 - same
+        max_tokens: int | None,
+        drop: Collection[str],
+    ) -> dict[str, bytes]:
+        """Give the members to send upstream for those that were given."""
+        out = dict(given)
         if drop or not _USUAL.issuperset(out):
             for name in [x for x in out if x.lower() in NEVER_FORWARDED or x in drop]:
                 del out[name]
@@ -178,34 +230,46 @@ class Body:
         if not streams:
             out.pop("stream_options", None)
         elif include_usage is not None and "stream_options" not in drop and self.route in ROUTES:
-            options = dict(_members(self.members.get("stream_options"), "stream_options"))
+            options = dict(_members(given.get("stream_options"), "stream_options"))
             options["include_usage"] = b"true" if include_usage else b"false"
             out["stream_options"] = _object(options)
-        out.update(members)
-        return _object(out)
+        return out
+
+    @property
+    def limit_name(self) -> str:
+        """The member that carries the output bound."""
+        return self._limit_names()[0]
 
     def _limit_names(self) -> list[str]:
         """Name the members that carry the output bound: those the client used, or max_tokens."""
         if self.route == RESPONSES:
             return ["max_output_tokens"]
-        if self.route == COMPLETIONS or "max_completion_tokens" not in self.members:
+        given = self._at_hand()
+        if self.route == COMPLETIONS or "max_completion_tokens" not in given:
             return ["max_tokens"]
-        if not _given(self.members, "max_completion_tokens"):
+        if not _given(given, "max_completion_tokens"):
             return ["max_tokens"]
-        if _given(self.members, "max_tokens"):
+        if _given(given, "max_tokens"):
             return ["max_completion_tokens", "max_tokens"]
         return ["max_completion_tokens"]
 
 
 def parse_request(route: str, body: bytes) -> Body:
     """Read the body of a request to `route`, one of ROUTES. Raises BadRequest."""
-    if route == CHAT and (usual := read_usual(body)) is not None:
-        parsed = _usual_body(usual)
-        if parsed is not None:
-            return parsed
-    members = top_level(body)
+    apart: memoryview | None = None
+    if route == CHAT:
+        if len(body) >= _LARGE and (taken := _take_apart(body)) is not None:
+            members, apart, found = taken
+        elif (usual := read_usual(body)) is not None:
+            parsed = _usual_body(usual)
+            if parsed is not None:
+                return parsed
+    if apart is None:
+        members = top_level(body)
     model, stream = model_of(members), stream_of(members)
-    items, size, chars, tokens = chat_size(members) if route == CHAT else prompt_size(members)
+    if apart is None:
+        found = chat_size(members) if route == CHAT else prompt_size(members)
+    items, size, chars, tokens, prefix = found
     sequences = (integer(members, "n", _MOST_CHOICES) or 1) if "n" in members else 1
     if route == COMPLETIONS:
         sequences = max(sequences, integer(members, "best_of", _MOST_CHOICES) or 1)
@@ -224,7 +288,38 @@ def parse_request(route: str, body: bytes) -> Body:
         _include_usage(members, stream=stream),
         session_of(members),
         members,
+        None,
+        prefix,
+        apart,
     )
+
+
+def _take_apart(body: bytes) -> tuple[dict[str, bytes], memoryview, Size] | None:
+    """Read a large chat's messages by themselves, and once; None when they do not stand out.
+
+    The general reader looks through them twice: for where they end, and for their text. Here what
+    stands before their first bracket is short, and so is what follows the last bracket of all. If
+    what is between is one array of messages, and the rest of the body an object whose "messages"
+    are what was put there for them, then they are its messages: no other array is in that rest,
+    neither before them nor after. Anything else is for the general reader, which says what is
+    wrong.
+    """
+    found = _MESSAGES_BEGIN.search(body, 0, _AROUND)
+    if found is None:
+        return None
+    begin, end = found.end() - 1, body.rfind(b"]", len(body) - _AROUND) + 1
+    if end <= begin or body.find(b"[", 0, begin) >= 0:
+        return None
+    try:
+        if not body.isascii():
+            body.decode()
+        members = top_level(body[:begin] + _STAND_IN + body[end:])
+        if members.get("messages") != _STAND_IN:
+            return None
+        apart = memoryview(body)[begin:end]
+        return members, apart, _size_of_messages(apart, _tools_of(members))
+    except (BadRequest, UnicodeDecodeError):
+        return None
 
 
 def _usual_body(usual: UsualChat) -> Body | None:
@@ -233,12 +328,12 @@ def _usual_body(usual: UsualChat) -> Body | None:
     if not 0 < len(usual.model) <= _NAME_CHARS or (limit is not None and not _is_limit(limit)):
         return None
     try:
-        items, size, chars, _ = _size_of_messages(usual.messages, ())
+        items, size, chars, _, prefix = _size_of_messages(usual.messages, ())
     except BadRequest:
         return None
     stream = usual.stream is True
     return Body(
-        CHAT, usual.model, stream, limit, 1, size, chars, None, items, None, "", None, usual
+        CHAT, usual.model, stream, limit, 1, size, chars, None, items, None, "", None, usual, prefix
     )
 
 
@@ -266,15 +361,16 @@ def stream_of(members: dict[str, bytes]) -> bool:
     return told == b"true" or (told != b"false" and bool(decode(_BOOL, told, "stream")))
 
 
-Size = tuple[int, int, int, int | None]
-"""Messages or prompts, bytes and characters of their text, and tokens where those are given."""
+Size = tuple[int, int, int, int | None, Sequence[int]]
+"""Messages or prompts, bytes and characters of their text, tokens where those are given, prefix."""
 
 
 def size_of(texts: list[str], items: int) -> Size:
     """Measure `items` messages or prompts by all their text."""
     text = texts[0] if len(texts) == 1 else "".join(texts)
     chars = len(text)
-    return items, chars if text.isascii() else len(text.encode()), chars, None
+    size = chars if text.isascii() else len(text.encode())
+    return items, size, chars, None, beginnings(text) if chars >= BLOCK else ()
 
 
 def top_level(body: bytes) -> dict[str, bytes]:
@@ -299,13 +395,16 @@ def chat_size(members: dict[str, bytes]) -> Size:
     raw = members.get("messages")
     if raw is None or raw == b"null":
         raise missing("messages")
-    tools: Collection[bytes] = ()
+    return _size_of_messages(raw, _tools_of(members))
+
+
+def _tools_of(members: dict[str, bytes]) -> Collection[bytes]:
     if "tools" in members or "functions" in members:
-        tools = [members[x] for x in ("tools", "functions") if _given(members, x)]
-    return _size_of_messages(raw, tools)
+        return [members[x] for x in ("tools", "functions") if _given(members, x)]
+    return ()
 
 
-def _size_of_messages(raw: bytes | msgspec.Raw, tools: Collection[bytes]) -> Size:
+def _size_of_messages(raw: bytes | memoryview | msgspec.Raw, tools: Collection[bytes]) -> Size:
     messages = decode(_MESSAGES, raw, "messages")
     if not messages:
         raise invalid("messages", "must hold at least one message")
@@ -360,7 +459,7 @@ def prompt_size(members: dict[str, bytes], name: str = "prompt") -> Size:
 def _ids_size(prompts: list[list[int]], name: str) -> Size:
     if not all(prompts):
         raise invalid(name, "must not be or hold an empty array")
-    return len(prompts), 0, 0, sum(map(len, prompts))
+    return len(prompts), 0, 0, sum(map(len, prompts)), ()
 
 
 def _first_item(raw: bytes) -> bytes:
@@ -396,6 +495,16 @@ def _include_usage(members: dict[str, bytes], *, stream: bool) -> bool | None:
 def session_of(members: dict[str, bytes]) -> str:
     """Return what ties requests of one session together, "" without it."""
     return text_of_metadata(members, "session_id") if "metadata" in members else ""
+
+
+def user_of(body: Body) -> str:
+    """Return what the client calls its user, "" for what is no text."""
+    raw = body.usual.user if body.usual is not None else (body.kept or {}).get("user", b"")
+    try:
+        value = _TEXT.decode(raw) if raw else None
+    except UNREADABLE:
+        return ""
+    return value[:_NAME_CHARS] if value else ""
 
 
 def text_of_metadata(members: dict[str, bytes], name: str) -> str:
@@ -442,7 +551,9 @@ def _known(name: str, raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     return decode(decoder, raw, name)
 
 
-def decode(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw, param: str) -> Any:
+def decode(
+    decoder: msgspec.json.Decoder[Any], raw: bytes | memoryview | msgspec.Raw, param: str
+) -> Any:
     """Read the value of the member `param`. Raises BadRequest."""
     try:
         return decoder.decode(raw)

@@ -25,7 +25,7 @@ _CONTENT: Final = re.compile(
 )
 _USAGE: Final = re.compile(rb'"usage":\s*\{')
 _HAS_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*[^\]\s]')
-_odd: Final = re.compile(rb'["\\\n]').search  # three find() within bounds take five times as long
+odd: Final = re.compile(rb'["\\\n]').search  # three find() within bounds take five times as long
 _DATA: Final = b"data:"
 _USAGE_BYTES: Final = 16_384  # far above any usage chunk; what is longer is not held back
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -40,6 +40,10 @@ for _size in range(1, _LONGEST_FRAMED):
         _SIZE_LINES[len(_line) + _size + 2] = _line
 
 
+Shape = tuple[bytes, bytes, int, int]
+"""What a chunk begins and ends with, and where the content between begins and ends."""
+
+
 class SseOverflow(Exception):  # noqa: N818 - it names what happened
     """An event is longer than the bound; the stream cannot be followed any further."""
 
@@ -51,6 +55,7 @@ class SseScanner:
     - tokens: events with content, reasoning, text, a refusal or a tool call; content_seen: any yet
     - usage, finish_reason: the last seen; error: the first seen; done: `[DONE]` was seen
     - partial: the bytes forwarded so far end inside an event
+    - shapes: of whole chunks with a plain token, by their length (see `takes_chunk`)
 
     `max_line` bounds one event, in bytes. Comments and CRLF line ends are accepted.
     """
@@ -61,7 +66,6 @@ class SseScanner:
         "_event",
         "_max",
         "_sent",
-        "_shapes",
         "_strip",
         "_tail",
         "content_seen",
@@ -69,6 +73,7 @@ class SseScanner:
         "error",
         "finish_reason",
         "first_event",
+        "shapes",
         "tokens",
         "usage",
     )
@@ -80,7 +85,7 @@ class SseScanner:
         self._sent = 0  # how many of its bytes were forwarded: none or all
         self._before = self._after = b""  # what stands around the content of a plain event
         self._tail = b""  # and what ends it as a chunk
-        self._shapes: dict[int, tuple[bytes, int, int]] = {}  # of such chunks, by their length
+        self.shapes: dict[int, Shape] = {}
         self.first_event: bytes | None = None
         self.tokens = 0
         self.content_seen = False
@@ -132,7 +137,7 @@ class SseScanner:
         if 11 <= begin < end and event.find(b"\\", begin, end) < 0:
             self._before, self._after = event[:begin], event[end:]
             self._tail = self._after + b"\r\n"
-            self._shapes = {}
+            self.shapes.clear()
 
     def takes_chunk(self, data: bytes) -> bool:
         """Whether it is one whole chunk, written as `http1.chunk` does, with one more plain token.
@@ -142,11 +147,11 @@ class SseScanner:
         `between_events`.
         """
         size = len(data)
-        shape = self._shapes.get(size) or self._shape(size)
+        shape = self.shapes.get(size) or self._shape(size)
         if shape is None:
             return False
-        prefix, begin, end = shape
-        if data.startswith(prefix) and data.endswith(self._tail) and _odd(data, begin, end) is None:
+        prefix, tail, begin, end = shape
+        if data.startswith(prefix) and data.endswith(tail) and odd(data, begin, end) is None:
             self.tokens += 1
             return True
         return False
@@ -166,16 +171,17 @@ class SseScanner:
         """A plain token was seen, and what was fed ends with an event."""
         return bool(self._before) and not self._event
 
-    def _shape(self, size: int) -> tuple[bytes, int, int] | None:
+    def _shape(self, size: int) -> Shape | None:
         """What a chunk of that length begins with, and where its content begins and ends."""
         if not self._before or not size <= min(_LONGEST_FRAMED, self._max):
             return None
         prefix = _SIZE_LINES[size] + self._before
-        shape = prefix, len(prefix), size - len(self._tail)
-        if shape[1] >= shape[2]:
+        begin, end = len(prefix), size - len(self._tail)
+        if begin >= end:
             return None
-        if len(self._shapes) < _MOST_SHAPES:
-            self._shapes[size] = shape
+        shape = prefix, self._tail, begin, end
+        if len(self.shapes) < _MOST_SHAPES:
+            self.shapes[size] = shape
         return shape
 
     def _is_like_the_last(self, payload: bytes) -> bool:
@@ -189,7 +195,7 @@ class SseScanner:
             begin < end <= self._max - len(after)
             and payload.startswith(before)
             and payload.endswith(after)
-            and _odd(payload, begin, end) is None
+            and odd(payload, begin, end) is None
         )
 
     def _feed(self, payload: bytes) -> bytes:

@@ -47,6 +47,7 @@ function render({ still = false } = {}) {
   view.gateway(store.status);
   view.tiles(state, down);
   view.burstiness(store.status);
+  view.learned(store.status);
   view.paused(shown && shown.last?.t, shown ? (store.last?.t ?? 0) - (shown.last?.t ?? 0) : 0);
   find("charts").classList.toggle("still", still || shown !== null);
   if (still) return; // an index under the cursor must not move away from it

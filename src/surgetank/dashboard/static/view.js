@@ -37,6 +37,7 @@ export function tiles(store, down) {
   const others = state
     ? STATES.slice(1).filter((name) => state.replicas[name]).map((name) => `${state.replicas[name]} ${name}`)
     : [];
+  if (state?.silent) others.push(`load of ${state.silent} unknown`);
   const [word, tone] = condition(store.status, state, down);
   find("tiles").replaceChildren(
     tile("Requests/s", rate(flows?.arrivals), state ? `${compact(state.running)} running` : ""),
@@ -91,6 +92,15 @@ export function burstiness({ burstiness: found }) {
   const text = `Last ${span(found.seconds)}: ${shape}.${idc ? ` IDC ${idc} (1 for Poisson).` : ""}${pulse}`;
   if (line.textContent !== text) line.textContent = text;
   line.title = found.text;
+}
+
+// What the gateway has learnt of each model: its own words.
+export function learned({ learned: lines = [] }) {
+  find("learned").hidden = lines.length === 0;
+  const list = find("lessons");
+  const shown = [...list.children].map((item) => item.textContent);
+  if (shown.length === lines.length && shown.every((text, i) => text === lines[i])) return;
+  list.replaceChildren(...lines.map((text) => element("li", {}, element("bdi", { text }))));
 }
 
 // One button per colour: shows or hides that tenant's curves. Buttons stay, so that focus stays.
