@@ -47,7 +47,7 @@ def test_times_are_finite(option: str, value: str) -> None:
         ("flow.queue_timeout=nan", "must be finite"),
         ("scale.scale_down_delay=inf", "must be finite"),
         ("flow.max_inflight=3", "did you mean flow.max_in_flight?"),
-        ("flow.foo=3", "flow has max_in_flight"),
+        ("flow.foo=3", "flow has admission, max_in_flight"),
         ("engine.kv_blocks=99999999999999999999", "must be <= 1e+09"),
     ],
 )

@@ -38,6 +38,8 @@ def hindrance(scenario: Scenario) -> str | None:
         return f"the policy {chosen.name} decides on every request: only passthrough can"
     if scenario.clients != ClientSpec() or scenario.clients_of:
         return "clients try again, or leave"
+    if scenario.workload.shared is not None:
+        return "caches are simulated: which replica serves whom depends on all before"
     if scenario.engine != "exact":
         return "the step-by-step engine was asked for"
     if len(pools) < len(scenario.pools) or any(p.role is not Role.BOTH for p in scenario.pools):

@@ -6,12 +6,14 @@ to the last, in whatever state.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heappush
+from itertools import count
 from math import inf
 
 import numpy as np
 
 from surgetank.engine.coldstart import ColdStart, Start
+from surgetank.engine.prefixcache import PrefixCache
 from surgetank.policy.replica import Replica, Signals
 from surgetank.simulation.engines import Engine
 from surgetank.simulation.scenario import PoolPlan
@@ -23,6 +25,7 @@ class Machine:
     __slots__ = (
         "armed",
         "asked",
+        "cache",
         "code",
         "draining",
         "engine",
@@ -54,6 +57,7 @@ class Machine:
         self.armed = -1.0
         self.fresh = 0  # came since its latest step began
         self.rows: set[int] = set()  # in flight here
+        self.cache = PrefixCache(plan.profile.kv_tokens)  # used where prompts are known to share
 
     def signals(self, now: float) -> Signals:
         """What a scrape of its metrics says, as vLLM counts: after its latest step.
@@ -104,7 +108,7 @@ class Fleet:
         self.machines: dict[str, Machine] = {}  # those that are not gone
         self.all: list[Machine] = []
         self.heap: list[tuple[float, int, Machine]] = []
-        self._pushed = 0
+        self.order = count()  # of entries in the heap that are due at one moment
 
     def add(self, name: str, plan: PoolPlan, engine: Engine, now: float) -> Machine:
         machine = Machine(name, len(self.all), plan, engine, now)
@@ -125,19 +129,7 @@ class Fleet:
             machine.armed = -1.0
         elif due != machine.armed:
             machine.armed = due
-            self._pushed += 1
-            heappush(self.heap, (due, self._pushed, machine))
-
-    def stepped(self, machine: Machine, was: float) -> None:
-        """Note the same of the machine that is first in the heap, after the step due then."""
-        due = machine.engine.due
-        if due == inf:
-            machine.armed = -1.0
-            heappop(self.heap)
-        elif due != was:
-            machine.armed = due
-            self._pushed = pushed = self._pushed + 1
-            heapreplace(self.heap, (due, pushed, machine))
+            heappush(self.heap, (due, next(self.order), machine))
 
 
 def draw_start(start: ColdStart, nodes: Nodes, node: int | None, rng: np.random.Generator) -> Start:

@@ -28,6 +28,8 @@ class Ledger:
     __slots__ = (
         "arrived",
         "attempts",
+        "cached",
+        "degraded",
         "dispatched",
         "ended",
         "first",
@@ -60,7 +62,9 @@ class Ledger:
         self.preemptions = [0] * rows
         self.reasons: dict[int, str] = {}
         self.predicted: dict[int, float] = {}
+        self.cached: dict[int, int] = {}  # prompt tokens found in a simulated cache
         self.position: dict[int, int] = {}
+        self.degraded: dict[int, str] = {}
         self.prefilled: dict[
             int, int
         ] = {}  # prompt tokens computed where it was cut before its first token

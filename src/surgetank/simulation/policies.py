@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Final, Protocol, cast, get_args
+from math import inf
+from typing import Final, Literal, Protocol, cast, get_args
 
 from surgetank.errors import InputError
 from surgetank.policy.flow import FlowControl
@@ -17,10 +18,16 @@ from surgetank.policy.journal import Journal
 from surgetank.policy.plan import Observation, ScalePlan, ScaleSpec
 from surgetank.policy.replica import Role
 from surgetank.policy.scaling import ScalePolicy
+from surgetank.policy.shadow import Shadow
+from surgetank.policy.tenant import Tier
 from surgetank.simulation.baselines.named import BASELINES, Named
 from surgetank.simulation.baselines.rule import Ruled
 from surgetank.simulation.plain import Choice, Gateway, PlainGateway, Questions
 from surgetank.simulation.scenario import PoolPlan, Scenario
+
+_USUAL_CAP: Final = 32  # requests on a replica at once, as such caps are set
+Spreading = Literal["round_robin", "least_outstanding"]
+"""Choices that `engine.bulk` knows."""
 
 
 class Scaler(Protocol):
@@ -78,7 +85,7 @@ class Policy:
     scales: bool = False
     tick_interval: float | None = None
     metric_lag: float = 0.0
-    routing: Choice | None = None
+    routing: Spreading | None = None
     journals: bool = True
     splits: bool = True
 
@@ -112,6 +119,7 @@ def _surgetank(setup: Setup) -> Built:
             tiers=scenario.tiers,
             models=models,
             draw=setup.draw,
+            ladder=scenario.ladder,
         )
         return flow, flow
     journal = Journal(
@@ -122,8 +130,18 @@ def _surgetank(setup: Setup) -> Built:
         models=models,
         draw=setup.draw,
         wall_offset=scenario.workload.origin,
+        ladder=scenario.ladder,
     )
     return journal, journal.flow
+
+
+def _shadow(setup: Setup) -> Built:
+    """Let everything through, with a twin beside that decides."""
+    scenario = setup.scenario
+    opened = replace(scenario, flow=replace(scenario.flow, admission="shadow"))
+    carried, questions = _surgetank(replace(setup, scenario=opened))
+    assert isinstance(carried, FlowControl | Journal)  # noqa: S101 - what `_surgetank` makes
+    return Shadow(carried, -inf, kept=len(scenario.workload) * _TRIES), questions
 
 
 def _scaling(_pool: PoolPlan, spec: ScaleSpec) -> Scaler:
@@ -157,6 +175,12 @@ def _make_static(argument: str) -> Policy:
     return Policy(name, "the live gateway, a fixed number of replicas", _surgetank, _fixed, pools)
 
 
+def _make_shadow(argument: str) -> Policy:
+    _none(argument, "shadow")
+    about = "everything is let through; what admission would have refused is in the records"
+    return Policy("shadow", about, _shadow, _fixed, _without_standbys)
+
+
 def _make_passthrough(argument: str) -> Policy:
     choice = argument or "least_outstanding"
     if choice not in get_args(Choice):
@@ -179,7 +203,7 @@ def _make_passthrough(argument: str) -> Policy:
         gateway,
         _fixed,
         _without_standbys,
-        routing=cast("Choice", choice),
+        routing=cast("Spreading", choice) if choice in get_args(Spreading) else None,
         journals=False,
         splits=False,
     )
@@ -189,20 +213,55 @@ def _make_fifo(argument: str) -> Policy:
     cap = _number(argument, "fifo-cap") if argument else None
 
     def gateway(setup: Setup) -> Built:
-        most = setup.scenario.flow.max_in_flight if cap is None else cap
+        most = cap or setup.scenario.flow.max_in_flight or _USUAL_CAP
         flow = PlainGateway(cap=most, objective=setup.scenario.flow.ttft_objective)
         return flow, flow
 
     name = f"fifo-cap:{cap}" if cap else "fifo-cap"
-    return Policy(
-        name,
-        "one queue in order of arrival, a cap per replica",
-        gateway,
-        _fixed,
-        _without_standbys,
-        journals=False,
-        splits=False,
-    )
+    return _plain(name, "one queue in order of arrival, a cap per replica", gateway)
+
+
+def _make_bucket(argument: str) -> Policy:
+    try:
+        rate = float(argument or "60")
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < _MOST_KNOB:
+        raise InputError(f"--policy request-bucket:{argument}: must be requests a minute, > 0")
+
+    def gateway(setup: Setup) -> Built:
+        flow = PlainGateway(cap=None, bucket=rate, objective=setup.scenario.flow.ttft_objective)
+        return flow, flow
+
+    return _plain(f"request-bucket:{rate:g}", "so many requests a minute of each tenant", gateway)
+
+
+def _make_turns(argument: str) -> Policy:
+    _none(argument, "round-robin")
+
+    def gateway(setup: Setup) -> Built:
+        flow = PlainGateway(cap=None, turns=True, objective=setup.scenario.flow.ttft_objective)
+        return flow, flow
+
+    return _plain("round-robin", "tenants in turn, while KV has room", gateway)
+
+
+def _plain(name: str, about: str, gateway: Callable[[Setup], Built]) -> Policy:
+    """Make a policy that scales nothing and has no journal."""
+    return Policy(name, about, gateway, _fixed, _without_standbys, journals=False, splits=False)
+
+
+def _make_counters(argument: str) -> Policy:
+    _none(argument, "counters")
+
+    def gateway(setup: Setup) -> Built:
+        scenario = setup.scenario
+        tiers = scenario.tiers or (Tier(),)
+        tiers = tuple(replace(tier, predicted_wait=False) for tier in tiers)
+        return _surgetank(replace(setup, scenario=replace(scenario, tiers=tiers)))
+
+    about = "the live gateway, and nobody is refused for a foretold wait"
+    return Policy("counters", about, gateway, _fixed, _without_standbys)
 
 
 def _none(argument: str, name: str) -> None:
@@ -240,12 +299,17 @@ def _make_baseline(name: str, baseline: Named) -> Callable[[str], Policy]:
 
 
 _MOST_KNOB: Final = 1e9
+_TRIES: Final = 16  # of one client's request: verdicts kept of each
 
 POLICIES: Final[Mapping[str, Callable[[str], Policy]]] = {
     "surgetank": _make_surgetank,
     "static": _make_static,
+    "shadow": _make_shadow,
     "fifo-cap": _make_fifo,
     "passthrough": _make_passthrough,
+    "request-bucket": _make_bucket,
+    "round-robin": _make_turns,
+    "counters": _make_counters,
     **{name: _make_baseline(name, baseline) for name, baseline in BASELINES.items()},
 }
 """Name -> what makes it of the argument after the colon ("" without one)."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from surgetank.policy.record import FleetSample, RequestRecord
 from surgetank.policy.request import HTTP_STATUS
+from surgetank.policy.shadow import Shadow
 from surgetank.simulation.fleet import Machine
 from surgetank.simulation.ledger import COMPLETED, OPEN, OUTCOMES, Columns, Ledger
 from surgetank.simulation.scenario import Scenario
@@ -57,6 +58,7 @@ class Result:
     events: int  # turns of the simulation's loop; steps of the engines in bulk
     wall_s: float
     parameters: dict[str, Any] = field(default_factory=dict)  # of a sweep
+    shadow: Shadow | None = None  # what admission would have done, where it was in shadow
 
     @cached_property
     def summary(self) -> Summary:
@@ -129,10 +131,21 @@ class Result:
             ledger = ledger.listed(scenario.workload)
         load = scenario.workload
         tiers = {tenant.name: tenant.tier for tenant in scenario.tenants}
+        shadow = {} if self.shadow is None else self.shadow.verdicts
         names = [machine.id for machine in self.machines]
         prompts, tenants, models = load.prompt.tolist(), load.tenant.tolist(), load.model.tolist()
         bounds = None if load.max_tokens is None else load.max_tokens.tolist()
         cached = None if load.cached is None else load.cached.tolist()
+
+        simulated, known = ledger.cached, load.session
+
+        def found(row: int, root: int) -> int | None:
+            if load.shared is not None:
+                return simulated.get(row, 0)
+            return None if cached is None else max(0, cached[root])
+
+        def sessions(root: int) -> str:
+            return "" if known is None or known[root] < 0 else load.sessions[known[root]]
 
         def stamp(at: float) -> float | None:
             return None if isnan(at) else at + load.origin
@@ -142,6 +155,7 @@ class Result:
             outcome = None if code == OPEN else OUTCOMES[code]
             ran = not isnan(ledger.first[row])
             tenant = load.tenants[tenants[root]]
+            told = shadow.get(str(row))
             yield RequestRecord(
                 id=str(row),
                 tenant=tenant,
@@ -155,7 +169,8 @@ class Result:
                 first_token=stamp(ledger.first[row]),
                 ended=stamp(ledger.ended[row]),
                 prompt_tokens=prompts[root] if ran else None,
-                cached_tokens=max(0, cached[root]) if ran and cached is not None else None,
+                session=sessions(root),
+                cached_tokens=found(row, root) if ran else None,
                 output_tokens=ledger.output[row] if ran else None,
                 max_tokens=bounds[root] if bounds is not None and bounds[root] >= 0 else None,
                 ttft_objective=self.objectives[tenants[root]],
@@ -167,4 +182,8 @@ class Result:
                 client_retry=ledger.retry[row],
                 predicted_wait=ledger.predicted.get(row),
                 position=ledger.position.get(row),
+                degraded=ledger.degraded.get(row, ""),
+                shadow="" if told is None else told.outcome,
+                shadow_wait=None if told is None else told.wait,
+                shadow_ttft=None if told is None else told.ttft,
             )

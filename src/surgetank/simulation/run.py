@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from heapq import heappop
 from math import inf
 from typing import Final
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from surgetank.policy.flow import Counts
 from surgetank.policy.replica import Role
+from surgetank.policy.shadow import Shadow
 from surgetank.simulation.engines import engine_maker
 from surgetank.simulation.fleet import Fleet, Machine
 from surgetank.simulation.policies import Policy, Setup, policy
@@ -68,6 +68,7 @@ class _Run:
         self._progress = progress
         chance, starts = np.random.default_rng([scenario.seed, 1]).spawn(2)
         flow, self._questions = chosen.gateway(Setup(scenario, chance.random, journal))
+        self._shadow = flow if isinstance(flow, Shadow) else None
         self._timeline = Timeline()
         self._fleet = Fleet()
         self._serving = Serving(scenario, flow, self._fleet, self._timeline, chance.random)
@@ -113,11 +114,12 @@ class _Run:
             preemptions=sum(machine.engine.preemptions for machine in self._fleet.all),
             events=self._events,
             wall_s=time.perf_counter() - began,
+            shadow=self._shadow,
         )
 
     def _go(self) -> float:
         """Run until the last client has its last word; returns when that was."""
-        serving, timeline, fleet = self._serving, self._timeline, self._fleet
+        serving, timeline = self._serving, self._timeline
         arrived = self._scenario.workload.arrived.tolist()
         rows = len(arrived)
         now = min(0.0, arrived[0]) if rows else 0.0
@@ -130,21 +132,14 @@ class _Run:
         arrived.append(inf)
         next_row = events = 0
         next_arrival = arrived[0]
-        offer, step, heap = serving.offer, serving.step, fleet.heap
+        arrive, step = serving.arrive, serving.step
         while serving.open:
+            now = step(next_arrival, now)
+            if not serving.open:
+                break
             events += 1
-            due = inf
-            while heap:
-                due, _, machine = heap[0]
-                if due == machine.armed:
-                    break
-                heappop(heap)  # it was overtaken
-                due = inf
             then, deadline = timeline.next, serving.armed
-            if due < next_arrival and due < then and due < deadline:
-                now = due
-                step(machine, due)
-            elif deadline <= next_arrival and deadline <= then:
+            if deadline <= next_arrival and deadline <= then:
                 now = deadline
                 serving.advance(now)
             elif then <= next_arrival:
@@ -152,12 +147,12 @@ class _Run:
                 timeline.run()
             else:
                 now = next_arrival
-                offer(next_row, now)
+                arrive(next_row, now)
                 next_row += 1
                 next_arrival = arrived[next_row]
                 if self._progress is not None and not next_row % _TOLD_EVERY:
                     self._progress(next_row, rows, now)
-        self._events = events
+        self._events = events + serving.steps
         return now
 
     def _tick(self, _what: object, now: float) -> None:

@@ -18,6 +18,7 @@ from surgetank.policy.ingress import Ingress, observation
 from surgetank.policy.plan import Observation, ScaleSpec
 from surgetank.policy.pool import Attach, Detach, Drain, Pool, PoolEffect, Start, Stop
 from surgetank.policy.record import FleetSample
+from surgetank.policy.replica import Role
 from surgetank.simulation.engines import Engine
 from surgetank.simulation.fleet import Fleet, Machine, Nodes, draw_start
 from surgetank.simulation.plain import Questions
@@ -38,6 +39,9 @@ class World(Protocol):
     def leave(self, machine: Machine, now: float) -> None:
         """Have the gateway send it no more."""
 
+    def expect(self, model: str, etas: Sequence[float], now: float) -> None:
+        """Let the gateway know when replicas that start will likely serve."""
+
     def cut(self, machine: Machine, now: float) -> None:
         """End what still runs there: it is being stopped."""
 
@@ -53,7 +57,7 @@ class Surroundings:
     fleet: Fleet
     timeline: Timeline
     questions: Questions
-    engine: Callable[[EngineProfile], Engine]
+    engine: Callable[[EngineProfile, int | None], Engine]
     rng: np.random.Generator
     origin: float
     lag: float
@@ -85,6 +89,7 @@ class PoolShell:
         self._start_times: list[float] = []
         self._here: dict[str, Machine] = {}  # its machines that are not gone
         self._preempted = 0  # by those that are
+        self._foretold: tuple[float, ...] = ()
 
     def begin(self, now: float) -> None:
         """Take in the replicas that are there when the simulation starts."""
@@ -103,6 +108,7 @@ class PoolShell:
         reading = around.questions.ingress(plan.model, plan.role, now, gateway=_THIS)
         decided = self._scaler.tick(self._seen(reading, now), now)
         self._carry_out([*self._pool.reconcile(decided, now), *self._pool.advance(now)], now)
+        self._foretell(now)
         self._sample(reading, decided.replicas, now)
 
     def _seen(self, reading: Ingress, now: float) -> Observation:
@@ -125,6 +131,15 @@ class PoolShell:
         )
         self._before = {_THIS: known}
         return seen
+
+    def _foretell(self, now: float) -> None:
+        """Say when what starts will serve, as the live controller does."""
+        etas = (
+            self._pool.expected(now, self._spec.start_time) if self.plan.role is Role.BOTH else ()
+        )
+        if etas != self._foretold:
+            self._foretold = etas
+            self._around.world.expect(self.plan.model, etas, now)
 
     # What happens to its replicas.
 
@@ -223,7 +238,9 @@ class PoolShell:
 
     def _new(self, name: str, now: float) -> Machine:
         around = self._around
-        machine = around.fleet.add(name, self.plan, around.engine(self.plan.profile), now)
+        machine = around.fleet.add(
+            name, self.plan, around.engine(self.plan.profile, self.plan.static_batch), now
+        )
         self._here[name] = machine
         return machine
 

@@ -15,6 +15,7 @@ from surgetank.engine.profile import EngineProfile
 from surgetank.engine.steptime import StepWork, step_seconds
 from surgetank.errors import InputError
 from surgetank.policy.flow import FlowSpec
+from surgetank.policy.ladder import LadderSpec
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.pool import PoolSpec
 from surgetank.policy.replica import Replica, Role
@@ -34,6 +35,7 @@ class PoolPlan:
     None: no more than those. `scale`: settings of scaling; None: made from the profile.
     `start`: None takes the profile's. `nodes`: machines there are; one
     that a replica has left is the first to be taken again, with its caches; None: one for each.
+    `static_batch`: its engines run whole batches of so many; None: they batch continuously.
     """
 
     model: str
@@ -47,6 +49,7 @@ class PoolPlan:
     start: ColdStart | None = None
     nodes: int | None = None
     drain_timeout: float = 600.0
+    static_batch: int | None = None
 
     def __post_init__(self) -> None:
         """Raise InputError for sizes that do not fit."""
@@ -82,7 +85,8 @@ class PoolPlan:
             id=name,
             model=self.model,
             role=self.role,
-            slots=self.slots,
+            slots=self.static_batch or self.slots,
+            batching="continuous" if self.static_batch is None else "static",
             kv_tokens=profile.kv_tokens,
             block_size=profile.block_size,
             max_context=profile.max_model_len,
@@ -114,6 +118,7 @@ class Scenario:
     flow: FlowSpec = field(default_factory=FlowSpec)
     tiers: tuple[Tier, ...] = ()
     tenants: tuple[Tenant, ...] = ()
+    ladder: LadderSpec = field(default_factory=LadderSpec)
     clients: ClientSpec = field(default_factory=ClientSpec)
     clients_of: Mapping[str, ClientSpec] = field(default_factory=dict)  # by tenant
     objective: Objective = Objective()
@@ -146,7 +151,7 @@ class Scenario:
         kept = name != "passthrough" and not (name == "fifo-cap" and own)  # to that number
         for pool in self.pools:
             seats, most = pool.profile.max_num_seqs, self.flow.max_in_flight
-            if kept and seats > most:
+            if kept and most is not None and seats > most:
                 found.append(
                     f"the gateway keeps a replica to flow.max_in_flight = {most} requests: "
                     f"{pool.profile.name} runs up to {seats} (--max-in-flight)"
@@ -189,17 +194,18 @@ class Scenario:
 
 
 def capacity(
-    profile: EngineProfile, *, tpot: float, context: float, most: int
+    profile: EngineProfile, *, tpot: float, context: float, most: int | None
 ) -> tuple[float, float]:
     """Prompt tokens/s and output tokens/s that one replica can do, each alone.
 
     Prompt: full steps of the token budget. Output: the largest batch whose step keeps `tpot`, of
-    sequences with `context` tokens, within the KV and `most` at once.
+    sequences with `context` tokens, within the KV and `most` at once (None: as many as it runs).
     """
     work = StepWork()
     work.add_prefill(profile.max_num_batched_tokens, 0)
     prompt = profile.max_num_batched_tokens / step_seconds(profile, work)
-    fits = int(min(most, profile.max_num_seqs, max(1, profile.kv_tokens // max(1.0, context))))
+    seats = profile.max_num_seqs if most is None else min(most, profile.max_num_seqs)
+    fits = int(min(seats, max(1, profile.kv_tokens // max(1.0, context))))
 
     def step(batch: int) -> float:
         return step_seconds(profile, StepWork(decodes=batch, decode_context=int(batch * context)))

@@ -7,7 +7,9 @@ is told back exactly once, when it ends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
+from itertools import repeat
 from math import inf, isnan
 from typing import Final
 
@@ -17,11 +19,13 @@ from surgetank.engine.skipping.layout import FINISHED, FIRST_TOKEN, PREEMPTED
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
 from surgetank.policy.flow import RetryCause
 from surgetank.policy.request import Outcome, Request, Usage
+from surgetank.simulation.beginnings import Beginnings
 from surgetank.simulation.fleet import Fleet, Machine
 from surgetank.simulation.ledger import CODES, COMPLETED, OPEN, Ledger
 from surgetank.simulation.plain import Gateway
 from surgetank.simulation.scenario import Scenario
 from surgetank.simulation.timeline import Timeline
+from surgetank.simulation.workload import Workload
 from surgetank.traffic.trace import UNKNOWN
 
 _ROUTE: Final = "/v1/chat/completions"
@@ -35,8 +39,8 @@ class Serving:
     """All requests of a run, from their arrival to their client's last word.
 
     `armed`: when the gateway wants to be called; `open`: requests whose client waits for something;
-    `alive`: rows that the gateway knows. `quiet` is called for a draining replica whose last
-    request ended.
+    `alive`: rows that the gateway knows; `steps`: of engines, so far. `quiet` is called for a
+    draining replica whose last request ended.
     """
 
     def __init__(
@@ -57,10 +61,13 @@ class Serving:
         self.ledger = Ledger(load)
         self.armed = inf
         self.open = len(load)
-        self.alive = 0
+        self.alive = self.steps = 0
+        self._ids = [str(row) for row in range(len(load))]
         self._prompt: list[int] = load.prompt.tolist()
         self._output: list[int] = load.output.tolist()
         self._cached = None if load.cached is None else np.maximum(0, load.cached).tolist()
+        self._beginnings = None if load.shared is None else Beginnings(load)
+        self._sessions = [""] * len(load) if load.session is None else _names(load)
         self._priority = None if load.priority is None else load.priority.tolist()
         self._max_tokens = None if load.max_tokens is None else load.max_tokens.tolist()
         self._tenant: list[int] = load.tenant.tolist()
@@ -70,6 +77,9 @@ class Serving:
             _BYTES_PER_TOKEN * np.maximum(1, load.prompt - _TOKENS_PER_MESSAGE)
         ).tolist()
         self._clients = [scenario.clients_of.get(name, scenario.clients) for name in load.tenants]
+        # Whether any of them leaves before its answer is there.
+        self._leaves = any(c.patience is not None or c.timeout is not None for c in self._clients)
+        self._first_tries = self._requests()
         self._where: list[Machine | None] = [None] * len(load)  # where each row runs
         self.later: dict[int, Machine] = {}  # rows in prefill: where they will decode
         self._waiting: set[int] = set()  # rows in the gateway's queue
@@ -85,6 +95,8 @@ class Serving:
         # No request's deadline is nearer than these at its arrival, whether it runs or waits.
         self._shortest = min(totals)
         self._shortest_wait = min(*totals, *waits)
+        if scenario.ladder.enabled:  # it is looked at four times a second while it is on a step
+            self._shortest = self._shortest_wait = 0.0
 
     # What time it is.
 
@@ -111,24 +123,20 @@ class Serving:
 
     # A request.
 
-    def offer(self, row: int, now: float) -> None:
-        ledger = self.ledger
-        root = ledger.root[row]
-        tenant = self._tenant[root]
-        request = self._request(row, root, tenant)
+    def arrive(self, row: int, now: float) -> None:
+        """A row of the workload comes: to be called for each of them, in order."""
+        self._offer(row, next(self._first_tries), now)
+
+    def _offer(self, row: int, request: Request, now: float) -> None:
         self.alive += 1
-        client = self._clients[tenant]
-        if client.patience is not None:
-            began = ledger.arrived[root]  # a person waits over all tries of the program
-            self._timeline.at(max(now, began + client.patience), self._lose_patience, row)
-        if client.timeout is not None:
-            self._timeline.at(now + client.timeout, self._time_out, row)
+        if self._leaves:
+            self._set_times(row, now)
         effects = self._flow.offer(request, now)
         if effects:
             self.carry_out(effects, now)
         # Its own deadline is not nearer than the shortest there is; what else may come nearer are
         # replicas that wake up, and those count from the first one that waits for them.
-        if self._where[row] is None and ledger.outcome[row] == OPEN:
+        if self._where[row] is None and self.ledger.outcome[row] == OPEN:
             if self.armed > now + self._shortest_wait or not self._waiting:
                 self._rearm()
             if self._one_queue:
@@ -136,32 +144,48 @@ class Serving:
         elif self.armed > now + self._shortest:
             self._rearm()
 
-    def _request(self, row: int, root: int, tenant: int) -> Request:
-        """The request as a gateway reads it."""
-        load, size = self._workload, self._size[root]
-        bound = None if self._max_tokens is None else self._max_tokens[root]
-        if bound == UNKNOWN:
-            bound = None
-        values = (
-            str(row),
-            load.tenants[tenant],
-            load.models[self._model[root]],
+    def _set_times(self, row: int, now: float) -> None:
+        """Note when its client will leave."""
+        root = self.ledger.root[row]
+        client = self._clients[self._tenant[root]]
+        if client.patience is not None:
+            began = self.ledger.arrived[root]  # a person waits over all tries of the program
+            self._timeline.at(max(now, began + client.patience), self._lose_patience, row)
+        if client.timeout is not None:
+            self._timeline.at(now + client.timeout, self._time_out, row)
+
+    def _requests(self) -> Iterator[Request]:
+        """The workload's requests as a gateway reads them, made one by one, without a loop here."""
+        load, size = self._workload, self._size
+        bounds: Iterator[int | None] = repeat(None)
+        if self._max_tokens is not None:
+            bounds = (None if bound == UNKNOWN else bound for bound in self._max_tokens)
+        prefixes: Iterator[Sequence[int]] = repeat(())
+        if self._beginnings is not None:
+            prefixes = map(self._beginnings.hashes, range(len(load)), size)
+        columns = zip(
+            self._ids,
+            map(load.tenants.__getitem__, self._tenant),
+            map(load.models.__getitem__, self._model),
             size,
             size,
-            None,
-            1,
-            bound,
-            1,
+            repeat(None),
+            repeat(1),
+            bounds,
+            repeat(1),
             size,
-            _ROUTE,
-            True,
-            "",
-            self.ledger.retry[row],
-            None,
-            None,
-            None,
+            repeat(_ROUTE),
+            repeat(True),
+            self._sessions,
+            repeat(0),
+            repeat(None),
+            repeat(None),
+            repeat(None),
+            repeat(""),
+            prefixes,
+            strict=False,
         )
-        return _new(Request, values)
+        return map(_new, repeat(Request), columns)
 
     def carry_out(self, effects: Sequence[Effect], now: float) -> None:
         """Act in order, also when acting makes new effects (as the live driver does)."""
@@ -169,27 +193,32 @@ class Serving:
         if self._carrying:
             waiting.extend(effects)
             return
+        if not effects:
+            return
         self._carrying = True
         try:
-            if waiting or len(effects) > 1:
+            first = effects[0]
+            if len(effects) == 1 and isinstance(first, Dispatch):
+                self._dispatch(first, now)
+            else:
                 waiting.extend(effects)
-            elif effects:
-                self._act(effects[0], now)
             while waiting:
-                self._act(waiting.popleft(), now)
+                effect = waiting.popleft()
+                if isinstance(effect, Dispatch):
+                    self._dispatch(effect, now)
+                else:
+                    self._act(effect, now)
         finally:
             self._carrying = False
 
-    def _act(self, effect: Effect, now: float) -> None:
-        if isinstance(effect, Dispatch):
-            self._dispatch(effect, now)
-        elif isinstance(effect, Refuse):
+    def _act(self, effect: Refuse | Cancel, now: float) -> None:
+        if isinstance(effect, Refuse):
             self._refused(effect, now)
         else:
             self._cancel(effect, now)
 
     def _dispatch(self, effect: Dispatch, now: float) -> None:
-        request, legs, bound, waited, attempt, predicted, position = effect
+        request, legs, bound, waited, attempt, predicted, position, degraded, _ = effect
         row = int(request.id)
         ledger = self.ledger
         if ledger.outcome[row] != OPEN:
@@ -201,23 +230,38 @@ class Serving:
             ledger.position[row] = position
         if predicted:
             ledger.predicted[row] = predicted
+        if degraded:
+            ledger.degraded[row] = degraded
         machine = self._fleet.machines.get(legs[0].replica)
         if machine is None or not machine.routed:
             self._retry(row, "unreached", now)
             return
         root = ledger.root[row]
-        output = self._bounded(root, bound, machine)
+        output, room = self._output[root], machine.longest - self._prompt[root]
+        if self._max_tokens is not None and 0 <= self._max_tokens[root] < output:
+            output = self._max_tokens[root]
+        if bound is not None and bound < output:
+            output = bound
+        output = min(output, room)  # the engine stops at its context
         if output < 1:
             ledger.output[row] = 0
             self._end(row, Outcome.ENGINE_REJECTED, now)
-            self.carry_out(self._flow.finish(str(row), Outcome.ENGINE_REJECTED, None, now), now)
+            self.carry_out(
+                self._flow.finish(self._ids[row], Outcome.ENGINE_REJECTED, None, now), now
+            )
             return
         ledger.output[row] = output
         if len(legs) == 2:
             self.later[row] = self._fleet.machines[legs[1].replica]
             output = 1
-        known = self._cached
-        self._run_on(machine, row, output, 0 if known is None else known[root], now)
+        if self._beginnings is not None:
+            blocks = self._beginnings.blocks(root)
+            cached = min(machine.cache.found(blocks), self._prompt[root] - 1)
+            machine.cache.hold(blocks)
+            ledger.cached[row] = cached
+        else:
+            cached = 0 if self._cached is None else self._cached[root]
+        self._run_on(machine, row, output, cached, now)
 
     def _run_on(self, machine: Machine, row: int, output: int, cached: int, now: float) -> None:
         ledger, engine = self.ledger, machine.engine
@@ -237,21 +281,13 @@ class Serving:
         machine.fresh += 1
         machine.rows.add(row)
         ledger.replica[row] = machine.code
-        if engine.due != machine.armed:
-            self._fleet.arm(machine)
-
-    def _bounded(self, root: int, bound: int | None, machine: Machine) -> int:
-        """Output tokens it will have: the engine stops at the bound, and at its context."""
-        output = self._output[root]
-        room = machine.longest - self._prompt[root]
-        if self._max_tokens is not None and 0 <= self._max_tokens[root] < output:
-            output = self._max_tokens[root]
-        if bound is not None and bound < output:
-            output = bound
-        return min(output, room)
+        due = engine.due
+        if due != machine.armed:  # it is busy now
+            machine.armed = due
+            heappush(self._fleet.heap, (due, next(self._fleet.order), machine))
 
     def _retry(self, row: int, cause: RetryCause, now: float) -> None:
-        self.carry_out(self._flow.retry(str(row), cause, None, now), now)
+        self.carry_out(self._flow.retry(self._ids[row], cause, None, now), now)
         self._rearm()
 
     def _refused(self, effect: Refuse, now: float) -> None:
@@ -263,6 +299,8 @@ class Serving:
         ledger.position[row] = effect.position
         if effect.predicted_wait is not None:
             ledger.predicted[row] = effect.predicted_wait
+        if effect.degraded:
+            ledger.degraded[row] = effect.degraded
         if isnan(ledger.dispatched[row]) and now > ledger.arrived[row]:
             ledger.queued[row] = True
         ledger.output[row] = 0
@@ -281,32 +319,58 @@ class Serving:
         self.ledger.reasons[row] = effect.reason
         usage = self._abort(row, now)
         self._end(row, effect.outcome, now)
-        self.carry_out(self._flow.finish(str(row), effect.outcome, usage, now), now)
+        self.carry_out(self._flow.finish(self._ids[row], effect.outcome, usage, now), now)
         self._rearm()
 
     # The engines.
 
-    def step(self, machine: Machine, due: float) -> None:
-        """End an engine's step: it stands first among those that are due."""
-        events = machine.engine.step()
-        machine.fresh = 0
-        self._fleet.stepped(machine, due)
-        if not events:
-            return
-        ledger, where = self.ledger, self._where
-        for kind, row in events:
-            if where[row] is not machine or ledger.outcome[row] != OPEN:
+    def step(self, until: float, now: float) -> float:
+        """End the engines' steps that are due before that, in order; when the last was, or `now`.
+
+        It stops where the timeline or the gateway is as early, and at the last client's last word.
+        """
+        fleet, timeline, ledger, flow = self._fleet, self._timeline, self.ledger, self._flow
+        heap, where, outcomes, first = fleet.heap, self._where, ledger.outcome, ledger.first
+        before, steps = min(until, timeline.next, self.armed), 0
+        while heap:
+            due, _, machine = heap[0]
+            if due != machine.armed:
+                heappop(heap)  # it was overtaken
                 continue
-            if kind == FINISHED:
-                self._finished(row, machine, due)
-            elif kind == FIRST_TOKEN:
-                if isnan(ledger.first[row]):
-                    ledger.first[row] = due
-                    effects = self._flow.first_token(str(row), due)
-                    if effects:
-                        self.carry_out(effects, due)
-            elif kind == PREEMPTED:
-                ledger.preemptions[row] += 1
+            if due >= before:
+                break
+            now = due
+            steps += 1
+            engine = machine.engine
+            events = engine.step()
+            machine.fresh = 0
+            due = engine.due
+            if due == inf:
+                machine.armed = -1.0
+                heappop(heap)
+            elif due != now:
+                machine.armed = due
+                heapreplace(heap, (due, next(fleet.order), machine))
+            if not events:
+                continue
+            for kind, row in events:
+                if where[row] is not machine or outcomes[row] != OPEN:
+                    continue
+                if kind == FINISHED:
+                    self._finished(row, machine, now)
+                elif kind == FIRST_TOKEN:
+                    if isnan(first[row]):
+                        first[row] = now
+                        effects = flow.first_token(self._ids[row], now)
+                        if effects:
+                            self.carry_out(effects, now)
+                elif kind == PREEMPTED:
+                    ledger.preemptions[row] += 1
+            if not self.open:
+                break
+            before = min(until, timeline.next, self.armed)  # what happened may have moved them
+        self.steps += steps
+        return now
 
     def _finished(self, row: int, machine: Machine, at: float) -> None:
         self._where[row] = None
@@ -323,9 +387,13 @@ class Serving:
             self.alive -= 1
             self.open -= 1
             self._generated[self._model[root]] += output
-            cached = 0 if self._cached is None else self._cached[root]
+            cached = 0
+            if self._beginnings is not None:
+                cached = ledger.cached[row]
+            elif self._cached is not None:
+                cached = self._cached[root]
             usage = _new(Usage, (self._prompt[root], output, cached))
-            effects = self._flow.finish(str(row), _COMPLETED, usage, at)
+            effects = self._flow.finish(self._ids[row], _COMPLETED, usage, at)
             if effects:
                 self.carry_out(effects, at)
         if machine.draining and not machine.rows:
@@ -362,7 +430,9 @@ class Serving:
         ledger.output[row] = tokens
         if isnan(ledger.first[row]):
             return None
-        return Usage(self._prompt[ledger.root[row]], tokens)
+        root = ledger.root[row]
+        cached = 0 if self._cached is None else min(self._cached[root], self._prompt[root])
+        return Usage(self._prompt[root], tokens, cached)
 
     def _quiet(self, machine: Machine, now: float) -> None:
         if machine.draining and not machine.rows and machine.gone is None:
@@ -375,7 +445,7 @@ class Serving:
             self._retry(row, "failed", now)
             return
         self._end(row, Outcome.UPSTREAM_FAILED, now)
-        self.carry_out(self._flow.finish(str(row), Outcome.UPSTREAM_FAILED, usage, now), now)
+        self.carry_out(self._flow.finish(self._ids[row], Outcome.UPSTREAM_FAILED, usage, now), now)
 
     # What the controllers ask (scaling.World).
 
@@ -390,6 +460,9 @@ class Serving:
             machine.routed = False
             self.carry_out(self._flow.leave(machine.id, now), now)
             self._rearm()
+
+    def expect(self, model: str, etas: Sequence[float], now: float) -> None:
+        self.carry_out(self._flow.expect(model, etas, now), now)
 
     def cut(self, machine: Machine, now: float) -> None:
         for row in sorted(machine.rows):
@@ -418,7 +491,7 @@ class Serving:
         usage = self._abort(row, now)
         self.ledger.reasons[row] = why
         self._end(row, Outcome.ABANDONED, now, again=again)
-        self.carry_out(self._flow.abandon(str(row), usage, now), now)
+        self.carry_out(self._flow.abandon(self._ids[row], usage, now), now)
         self._rearm()
 
     def give_all_up(self, _what: object, now: float) -> None:
@@ -428,7 +501,7 @@ class Serving:
             if outcome == OPEN:
                 usage = self._abort(row, now)
                 self._end(row, Outcome.SHUTDOWN, now)
-                self.carry_out(self._flow.finish(str(row), Outcome.SHUTDOWN, usage, now), now)
+                self.carry_out(self._flow.finish(self._ids[row], Outcome.SHUTDOWN, usage, now), now)
         self.open = 0  # those who wait to try again wait in vain
 
     def _end(
@@ -466,4 +539,31 @@ class Serving:
 
     def _try_again(self, was: int, now: float) -> None:
         self._where.append(None)
-        self.offer(self.ledger.again(was, now), now)
+        row = self.ledger.again(was, now)
+        self._ids.append(str(row))
+        self._offer(row, self._retried(row), now)
+
+    def _retried(self, row: int) -> Request:
+        """A later try of a client, as a gateway reads it."""
+        root, load = self.ledger.root[row], self._workload
+        size, bounds = self._size[root], self._max_tokens
+        bound = None if bounds is None or bounds[root] == UNKNOWN else bounds[root]
+        return Request(
+            id=self._ids[row],
+            tenant=load.tenants[self._tenant[root]],
+            model=load.models[self._model[root]],
+            prompt_bytes=size,
+            prompt_chars=size,
+            max_tokens=bound,
+            body_bytes=size,
+            route=_ROUTE,
+            stream=True,
+            session=self._sessions[root],
+            client_retry=self.ledger.retry[row],
+            prefix=() if self._beginnings is None else self._beginnings.hashes(root, size),
+        )
+
+
+def _names(load: Workload) -> list[str]:
+    codes = [] if load.session is None else load.session.tolist()
+    return [load.sessions[code] if code >= 0 else "" for code in codes]

@@ -26,7 +26,9 @@ class Workload:
 
     `arrived`: seconds after `origin`, which records add again. `max_tokens` and `cached` may be
     None; UNKNOWN in a row is none. `priority`: lower goes first; None is 0 for all. `span`: seconds
-    that the arrivals stand for.
+    that the arrivals stand for. `cached` is what a log says was in the cache; where `shared` says
+    what prompts begin with, caches are simulated instead. `session`: number of the session, -1 for
+    none; its prompts begin as its earlier ones did.
     """
 
     arrived: Seconds
@@ -43,6 +45,10 @@ class Workload:
     max_tokens: Counts | None = None
     priority: Counts | None = None
     cached: Counts | None = None
+    shared: Codes | None = None  # number of the text that the prompt begins with, -1 for none
+    shared_tokens: int = 0  # of each such text
+    session: Codes | None = None
+    sessions: tuple[str, ...] = ()
     left_out: int = 0  # rows of the log without tokens to simulate
 
     def __len__(self) -> int:
@@ -52,13 +58,31 @@ class Workload:
         """Keep the first so many requests."""
         if rows >= len(self):
             return self
-        cut: dict[str, object] = {"span": float(self.arrived[rows - 1]) if rows else 0.0}
-        for name in ("arrived", "prompt", "output", "tenant", "model", "phase"):
-            cut[name] = getattr(self, name)[:rows]
-        for name in ("max_tokens", "priority", "cached"):
+        span = float(self.arrived[rows - 1]) if rows else 0.0
+        return replace(self.only(slice(rows)), span=span)
+
+    def only(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Workload:
+        """Keep the requests that `rows` selects, in its order; the span stays."""
+        cut: dict[str, object] = {}
+        for name in _COLUMNS:
             column = getattr(self, name)
-            cut[name] = None if column is None else column[:rows]
+            cut[name] = None if column is None else column[rows]
         return replace(self, **cut)  # type: ignore[arg-type]  # each name has its column
+
+
+_COLUMNS: Final = (
+    "arrived",
+    "prompt",
+    "output",
+    "tenant",
+    "model",
+    "phase",
+    "max_tokens",
+    "priority",
+    "cached",
+    "shared",
+    "session",
+)
 
 
 def from_trace(trace: Trace, *, model: str = "model", output: int | None = None) -> Workload:
@@ -105,6 +129,8 @@ def from_trace(trace: Trace, *, model: str = "model", output: int | None = None)
         max_tokens=kept.max_tokens,
         priority=kept.priority,
         cached=kept.cached_tokens,
+        session=None if kept.session is None else kept.session.codes,
+        sessions=() if kept.session is None else kept.session.names,
         left_out=int(len(batch) - len(kept)),
     )
 

@@ -20,6 +20,8 @@ from surgetank.engine.profile import EngineProfile
 from surgetank.engine.profile import find as find_profile
 from surgetank.errors import InputError
 from surgetank.policy.flow import FlowSpec
+from surgetank.policy.plan import ScaleSpec
+from surgetank.policy.tenant import Tier
 from surgetank.simulation.arena.contenders import Capacity, Contender, find
 from surgetank.simulation.arena.score import Score, score
 from surgetank.simulation.arena.workloads import Load, draw
@@ -33,7 +35,7 @@ from surgetank.simulation.bound import (
     unavoidable,
     usual_work,
 )
-from surgetank.simulation.policies import Policy, policy
+from surgetank.simulation.policies import Policy, Scaler, policy
 from surgetank.simulation.run import simulate
 from surgetank.simulation.scenario import Objective, PoolPlan, Scenario, capacity
 from surgetank.simulation.schedule import Scheduled
@@ -147,6 +149,7 @@ class Court:
                 ttft_objective=TTFT,
                 request_timeout=120.0,
             ),
+            tiers=(Tier(predicted_wait=False),),
             clients=self.load.clients,
             objective=Objective(ttft=TTFT, tpot=TPOT),
             seed=self.cell.seed,
@@ -154,8 +157,25 @@ class Court:
             patience_after=120.0,
         )
 
-    def run(self, contender: Contender, knob: float, *, whole: bool) -> Score:
-        """Run one contender at one knob; score the half that is asked for."""
+    def run(
+        self,
+        contender: Contender,
+        knob: float,
+        *,
+        whole: bool,
+        standby_cost: float = 1.0,
+        target: float = TARGETS[0],
+    ) -> Score:
+        """Run one contender at one knob; score the half that is asked for.
+
+        One that is `priced` is told what a standby costs, what it takes to wake, and the target.
+        """
+
+        def make(pool: PoolPlan, spec: ScaleSpec) -> Scaler:
+            if contender.priced:
+                spec = replace(spec, standby_cost=standby_cost, wake_time=WAKE, attainment=target)
+            return contender.make(knob, self.capacity, pool, spec)
+
         replicas = int(knob) if contender.name == "static" else LEAST
         asked = self.scenario(
             whole=whole, standbys=STANDBYS if contender.standbys else 0, replicas=replicas
@@ -163,7 +183,7 @@ class Court:
         chosen = replace(
             policy("surgetank"),
             name=contender.name,
-            scaler=lambda pool, spec: contender.make(knob, self.capacity, pool, spec),
+            scaler=make,
         )
         return self._scored(asked, chosen, whole=whole)
 
@@ -207,6 +227,8 @@ def compete(cell: Cell, name: str) -> list[Choice]:
     if name == "static":
         return _static(cell, hindsight=False)
     contender, here = find(name), court(cell)
+    if contender.priced:
+        return [_priced(cell, contender, c, t) for c in COSTS for t in TARGETS]
     first = [(knob, here.run(contender, knob, whole=False)) for knob in contender.values]
     chosen = {(c, t): choose(first, c, t) for c in COSTS for t in TARGETS}
     second = {
@@ -217,6 +239,18 @@ def compete(cell: Cell, name: str) -> list[Choice]:
         _choice(cell, name, c, t, knob, second[knob], reached=reached)
         for (c, t), (knob, reached) in chosen.items()
     ]
+
+
+def _priced(cell: Cell, contender: Contender, standby_cost: float, target: float) -> Choice:
+    """Let one compete that is told the price and the target: its knob is chosen for each alike."""
+    here = court(cell)
+    first = [
+        (k, here.run(contender, k, whole=False, standby_cost=standby_cost, target=target))
+        for k in contender.values
+    ]
+    knob, reached = choose(first, standby_cost, target)
+    seen = here.run(contender, knob, whole=True, standby_cost=standby_cost, target=target)
+    return _choice(cell, contender.name, standby_cost, target, knob, seen, reached=reached)
 
 
 def choose(

@@ -54,9 +54,11 @@ class Contender:
     values: tuple[float, ...]
     make: Make
     standbys: bool = True
+    priced: bool = False  # it is told the target and what a standby costs, as its owner would
 
 
 _SHARES: Final = (0.15, 0.25, 0.4, 0.6, 0.85)
+_CAREFUL: Final = 8.0  # a fleet without records, whose first burst is judged too
 _UTILISATION: Final = (0.35, 0.5, 0.65, 0.8, 1.0)
 
 
@@ -71,7 +73,8 @@ def _rule(
 
 
 def _surgetank(knob: float, _capacity: Capacity, pool: PoolPlan, spec: ScaleSpec) -> Scaler:
-    return ScalePolicy(replace(spec, utilisation=knob), role=pool.role)
+    careful = replace(spec, utilisation=knob, burst_factor=_CAREFUL)
+    return ScalePolicy(careful, role=pool.role, explains=False)
 
 
 def _static(knob: float, _capacity: Capacity, _pool: PoolPlan, _spec: ScaleSpec) -> Scaler:
@@ -173,10 +176,11 @@ CONTENDERS: Final = MappingProxyType(
             ),
             Contender(
                 "surgetank",
-                "work at ingress within its deadlines; standbys past all smoothing",
+                "the rule that was the cheapest on its last records; a fixed number is one",
                 "utilisation",
-                _UTILISATION,
+                (0.9, 0.95, 1.0),
                 _surgetank,
+                priced=True,
             ),
         )
     }
