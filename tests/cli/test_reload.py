@@ -23,7 +23,12 @@ BEFORE = "listen: {port: 8001}\nrecords: {path: a.jsonl}\nflow: {max_queued: 5}\
 
 
 def reloader(
-    path: Path, applied: list[configuration.Config], *, refuse: str = "", bound: float = 10.0
+    path: Path,
+    applied: list[configuration.Config],
+    *,
+    refuse: str = "",
+    fault: type[Exception] = ValueError,
+    bound: float = 10.0,
 ) -> Reloader:
     def read(
         adjust: Callable[[configuration.Config], configuration.Config],
@@ -32,7 +37,7 @@ def reloader(
 
     def apply(settings: configuration.Config, _: Credentials) -> None:
         if refuse:
-            raise ValueError(refuse)
+            raise fault(refuse)
         applied.append(settings)
 
     return Reloader(
@@ -102,6 +107,21 @@ def test_what_is_of_no_use_changes_nothing_and_is_told(
 
     asyncio.run(test())
     assert applied == []
+
+
+def test_a_fault_while_applying_is_no_reload_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "surgetank.yaml"
+    path.write_text(BEFORE)
+    found = reloader(path, [], refuse="too large", fault=OverflowError)
+    before = found.running
+    with pytest.raises(SurgetankError, match="in force in part"):
+        asyncio.run(found.reload())
+    assert found.running is before
+    assert (found.status.failures, found.status.reloads) == (1, 0)
+    assert "OverflowError: too large" in found.status.error
+    assert "reload the one before" in caplog.text
 
 
 def test_without_keys_it_goes_on_serving_this_machine_only(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ COMMANDS: Final = {
     "analyze": "analyze",
     "anonymize": "anonymize",
     "forecast": "forecast",
+    "plan": "plan",
+    "portfolio": "portfolio",
+    "explain": "explain",
     "config": "config",
     "conformance": "conformance",
 }

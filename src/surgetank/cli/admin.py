@@ -107,26 +107,67 @@ def status(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json =
 
 @app.command()
 def replicas(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json = False) -> None:
-    """List the replicas: whether each is ready, serves, and what is on it."""
+    """List the replicas: whether each is ready, serves, what is on it, and what it says itself."""
     columns = {
         "id": "ID", "model": "MODEL", "state": "STATE", "ready": "READY", "in_flight": "RUNNING",
         "limit": "LIMIT", "kv_reserved": "KV", "kv_tokens": "KV SIZE", "drained": "DRAINED",
+        "dialect": "ENGINE", "waiting": "IT SAYS: WAITING", "running": "RUNNING", "kv_used": "KV",
     }  # fmt: skip
     body = _ask(url, token_file, "replicas")
-    _show(body, lambda b: _table(b["replicas"], columns), as_json=as_json)
+    _show(body, lambda b: _table(list(map(_with_signals, b["replicas"])), columns), as_json=as_json)
+
+
+@app.command()
+def sessions(
+    url: _Url = _HERE,
+    token_file: _TokenFile = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many are listed.")] = 20,
+    *,
+    as_json: _Json = False,
+) -> None:
+    """List the sessions that burn most tokens, by a hash of their ids."""
+    columns = {
+        "session": "SESSION", "tenant": "TENANT", "tokens_per_second": "TOKENS/S",
+        "here": "REQUESTS", "served": "SERVED", "begun": "BEGUN", "idle": "IDLE S",
+    }  # fmt: skip
+    body = _ask(url, token_file, f"sessions?top={top}")
+    _show(body, lambda b: _table(b["sessions"], columns), as_json=as_json)
+
+
+def _with_signals(row: dict[str, Any]) -> dict[str, Any]:
+    """Put what an engine says of itself beside the rest; what it does not say is unknown."""
+    said = row.get("signals") or {}
+    names = ("waiting", "running", "kv_used")
+    return row | {name: "unknown" if said.get(name) is None else said[name] for name in names}
 
 
 @app.command()
 def tenants(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json = False) -> None:
-    """List the tenants: tier, weight, what is left of their quotas, and how requests ended."""
+    """List the tenants: tier, weight, what is left of their quotas, and how requests ended.
+
+    Below a tenant stand those of its keys and models that have limits of their own.
+    """
     columns = {
         "tenant": "TENANT", "tier": "TIER", "weight": "WEIGHT", "running": "RUNNING",
         "queued": "WAITING", "requests_left": "REQUESTS LEFT", "tokens_left": "TOKENS LEFT",
+        "concurrent_left": "AT ONCE LEFT",
         "completed": "COMPLETED", "refused": "REFUSED", "failed": "FAILED",
         "abandoned": "ABANDONED",
     }  # fmt: skip
     body = _ask(url, token_file, "tenants")
-    _show(body, lambda b: _table(b["tenants"], columns), as_json=as_json)
+    _show(body, lambda b: _table(_with_levels(b["tenants"]), columns), as_json=as_json)
+
+
+def _with_levels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put a tenant's levels below it; what is left of the tenant itself stands in its own row."""
+    shown = []
+    for row in rows:
+        shown.append(row)
+        for level in row["levels"]:
+            names = [f"{what} {level[what]}" for what in ("key", "model") if level[what]]
+            if names:
+                shown.append(level | {"tenant": f"  {', '.join(names)}"})
+    return shown
 
 
 @app.command()
@@ -138,6 +179,31 @@ def queue(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json = 
     }  # fmt: skip
     body = _ask(url, token_file, "queue")
     _show(body, lambda b: _table(b["tenants"], columns), as_json=as_json)
+
+
+@app.command()
+def learned(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json = False) -> None:
+    """Show what it has learnt of each model: answers' length, speed, limits, and how surely."""
+
+    def text(body: dict[str, Any]) -> None:
+        for row in body["models"]:
+            print(row["text"])
+        if not body["models"]:
+            print("nothing yet: no model is known")
+
+    _show(_ask(url, token_file, "learned"), text, as_json=as_json)
+
+
+@app.command()
+def shadow(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json = False) -> None:
+    """Show what admission in shadow would have refused and reordered since the start."""
+
+    def text(body: dict[str, Any]) -> None:
+        print(body["text"])
+        if body["refused"]:
+            _table(body["refused"], {"tenant": "TENANT", "reason": "REASON", "count": "REFUSED"})
+
+    _show(_ask(url, token_file, "shadow"), text, as_json=as_json)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from surgetank import config as configuration
 from surgetank.errors import ConfigError, InputError
-from surgetank.gateway.keys import KeyRing, read_private
+from surgetank.gateway.keys import KeyRing, Owner, read_private
 from surgetank.gateway.spec import AdminSpec
 
 
@@ -41,6 +41,20 @@ def read_credentials(settings: configuration.Config, environ: Mapping[str, str])
     return Credentials(
         KeyRing.load(settings.auth, environ), read_admin_token(settings.admin, environ)
     )
+
+
+def keys_missing(settings: configuration.Config, keys: KeyRing | None) -> list[str]:
+    """Name the keys that have limits and do not exist: mistyped, or revoked since.
+
+    No error: the reload that revokes a key must not fail for the limits it had.
+    """
+    there = frozenset[Owner]() if keys is None else keys.owners
+    return [
+        f"tenants[{i}].keys[{j}].name = {key.name}: {tenant.name} has no key of this name"
+        for i, tenant in enumerate(settings.tenants)
+        for j, key in enumerate(tenant.keys)
+        if Owner(tenant.name, key.name) not in there
+    ]
 
 
 def read_admin_token(spec: AdminSpec, environ: Mapping[str, str]) -> str | None:

@@ -77,6 +77,17 @@ def engine(  # noqa: PLR0917 - Typer reads options from positional parameters
     output_sigma: Annotated[
         float, typer.Option(min=0, help="Spread of the outputs' lognormal draw.")
     ] = _OUTPUT.sigma,
+    prefix_cache: Annotated[  # noqa: FBT002 - Typer reads options from positional parameters
+        bool, typer.Option(help="Compute a prompt from where an earlier one began alike.")
+    ] = False,
+    static_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Run whole batches of so many: what is in one starts and leaves together.",
+            show_default=False,
+        ),
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help=_FAULT)] = None,
 ) -> None:
     """Run a simulated replica: an OpenAI-compatible server with vLLM's metrics and timing.
@@ -108,6 +119,8 @@ def engine(  # noqa: PLR0917 - Typer reads options from positional parameters
         loading="503" if loading is Loading.STATUS else "refuse",
         keep_alive=keep_alive,
         shed="event" if shed is Shed.EVENT else "status",
+        prefix_cache=prefix_cache,
+        static_batch=static_batch,
         output=OutputSpec(median=output_median, sigma=output_sigma),
         faults=tuple(faults.parse(text) for text in fault or ()),
     )

@@ -32,6 +32,10 @@ def new(
         ),
     ] = None,
     comment: Annotated[str, typer.Option(help="Remark stored beside the digest.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(help="What limits and listings call it; keys of one name share its limits."),
+    ] = "",
     *,
     as_json: _Json = False,
 ) -> None:
@@ -46,7 +50,7 @@ def new(
         keys.make_secret(made)
     try:
         secret = keys.read_secret(spec, os.environ)
-        stored = keys.add_key(keys_file, tenant, key, secret, comment=comment)
+        stored = keys.add_key(keys_file, tenant, key, secret, comment=comment, name=name)
     except BaseException:
         if made is not None:  # a secret without a key would only puzzle whoever finds it
             made.unlink()
@@ -54,7 +58,7 @@ def new(
     if made is not None:
         print(f"made the secret {made}: keep it, no key is valid without it", file=sys.stderr)
     if as_json:
-        print(json.dumps({"tenant": tenant, "id": stored.id, "key": key}))
+        print(json.dumps({"tenant": tenant, "id": stored.id, "name": stored.name, "key": key}))
     else:
         print(key)
         print(f"stored as {stored.id} of {tenant} in {keys_file}", file=sys.stderr)
@@ -62,14 +66,17 @@ def new(
 
 @app.command(name="list")
 def list_keys(keys_file: _KeysFile = Path("keys.txt"), *, as_json: _Json = False) -> None:
-    """List the keys: the id of each, its tenant, its remark."""
+    """List the keys: the id of each, its tenant, its name, its remark."""
     stored = keys.read_keys(keys_file)
     if as_json:
-        rows = [{"id": key.id, "tenant": key.tenant, "comment": key.comment} for key in stored]
+        rows = [
+            {"id": key.id, "tenant": key.tenant, "name": key.name, "comment": key.comment}
+            for key in stored
+        ]
         print(json.dumps(rows))
         return
     for key in stored:
-        print(f"{key.id}  {key.tenant}  {key.comment}".rstrip())
+        print(f"{key.id}  {key.tenant}  {key.name or '-'}  {key.comment}".rstrip())
 
 
 @app.command()

@@ -36,6 +36,7 @@ FIXED: Final = (
     "autoscaler",
     "records.path",
     "journal.path",
+    "learned",
 )
 """Settings that stay as they were at the start; others are taken."""
 
@@ -98,6 +99,13 @@ class Reloader:
                 status.error = str(error)
                 log.error("the configuration was not taken, the one before stays: %s", error)  # noqa: TRY400
                 raise SurgetankError(str(error)) from error
+            except Exception as error:  # a fault of ours: nobody may take it for a reload
+                status.failures += 1
+                status.error = f"{type(error).__name__}: {error}"
+                log.exception("the configuration may be in force in part: reload the one before")
+                raise SurgetankError(
+                    f"may be in force in part: reload the one before ({status.error})"
+                ) from error
             self.running = settings
             status.loaded_at, status.error, status.kept = status.tried_at, "", kept
             status.reloads += 1
@@ -184,7 +192,9 @@ def flow_settings(settings: configuration.Config) -> FlowSettings:
     """What FlowControl takes of a configuration."""
     models = [r.model for r in settings.replicas if r.model is not None]
     models += [pool.model for pool in settings.autoscaler.pools]
-    return FlowSettings(settings.flow, settings.tenants, settings.tiers, tuple(models))
+    return FlowSettings(
+        settings.flow, settings.tenants, settings.tiers, tuple(models), settings.ladder
+    )
 
 
 def promised_models(settings: configuration.Config) -> list[str]:

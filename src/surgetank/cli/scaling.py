@@ -6,18 +6,20 @@ import json
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from surgetank.adapters.learned import Learned
 from surgetank.adapters.processes import Processes, end_other_pools
 from surgetank.adapters.statedir import StateDir
+from surgetank.adapters.zones import local_seconds
 from surgetank.autoscaler.controller import PoolController, Sinks
 from surgetank.autoscaler.loop import Autoscaler
 from surgetank.autoscaler.ports import Observer, Routing
 from surgetank.autoscaler.spec import AutoscaleSpec, PoolConfig
 from surgetank.gateway.fleet import Fleet
+from surgetank.policy.calendar import Calendar
 
 _KEPT: Final = 1000  # decisions that the live page can still ask for
 
@@ -40,6 +42,9 @@ class PoolRouting:
 
     def drain(self, replica: str, drained: Callable[[str], None]) -> None:
         self._fleet.drain(replica, drained)
+
+    def expect(self, seconds: Sequence[float]) -> None:
+        self._fleet.expect(self._model, seconds)
 
     def remove(self, replica: str) -> None:
         self._fleet.remove(replica)
@@ -84,6 +89,7 @@ def build_autoscaler(
     """Make the controllers of all pools over local processes."""
     end_other_pools(state, {pool.name for pool in spec.pools})
     draw = random.Random(secrets.randbits(64)).random
+    calendar = Calendar(spec.calendar, local=local_seconds)
 
     def controller(pool: PoolConfig, kept: Any) -> PoolController:
         return PoolController(
@@ -95,6 +101,7 @@ def build_autoscaler(
             wall_offset=wall_offset,
             sinks=sinks,
             draw=draw,
+            calendar=calendar.of(pool.model),
             learned=kept,
         )
 

@@ -31,7 +31,8 @@ from surgetank.adapters.statedir import StateDir
 from surgetank.adapters.systemd import Notifier, handed_in
 from surgetank.autoscaler.controller import Sinks
 from surgetank.autoscaler.loop import Autoscaler
-from surgetank.cli.credentials import Credentials, read_credentials
+from surgetank.cli import backtests
+from surgetank.cli.credentials import Credentials, keys_missing, read_credentials
 from surgetank.cli.logfiles import LogFiles, rotation
 from surgetank.cli.reload import (
     Read,
@@ -44,11 +45,13 @@ from surgetank.cli.reload import (
 from surgetank.cli.scaling import DecisionLog, PoolRouting, build_autoscaler
 from surgetank.errors import ConfigError, SurgetankError
 from surgetank.gateway.admin import AdminServer
+from surgetank.gateway.heap import keep_freed_memory
 from surgetank.gateway.observation import GatewayObserver
 from surgetank.gateway.operations import Controls
 from surgetank.gateway.room import RESERVE, connections_within, upstream_descriptors
 from surgetank.gateway.server import Gateway
 from surgetank.gateway.spec import AdminSpec
+from surgetank.gateway.telling import Telling
 from surgetank.policy.flow import FlowControl
 from surgetank.policy.journal import Journal
 
@@ -123,11 +126,12 @@ def serve(
 
 def _within_descriptors(settings: configuration.Config) -> configuration.Config:
     """Make room for all connections that may be open, or let fewer clients in."""
-    bound = settings.flow.max_in_flight
-    slots = [max(bound, replica.slots or 0) for replica in settings.replicas]
-    slots += [bound] * sum(pool.max_replicas for pool in settings.autoscaler.pools)
-    upstream = sum(upstream_descriptors(n) for n in slots)
     wanted = settings.listen.max_connections
+    # What runs has a client's connection, so that no replica can have more than all of those.
+    bound = min(settings.flow.max_in_flight or wanted, wanted)
+    slots = [replica.slots or bound for replica in settings.replicas]
+    slots += [bound] * sum(pool.max_replicas for pool in settings.autoscaler.pools)
+    upstream = sum(upstream_descriptors(n) for n in _within(slots, wanted))
     limit = make_room(RESERVE + upstream + wanted)
     most = connections_within(limit, wanted, upstream)
     if most < 1:
@@ -138,6 +142,15 @@ def _within_descriptors(settings: configuration.Config) -> configuration.Config:
             *(wanted, most, limit),
         )
     return replace(settings, listen=replace(settings.listen, max_connections=most))
+
+
+def _within(slots: list[int], most: int) -> list[int]:
+    """Requests at once of each replica, those of all together at most `most`."""
+    found = []
+    for n in slots:
+        found.append(min(n, most))
+        most -= found[-1]
+    return found
 
 
 def _settings(
@@ -163,6 +176,7 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    keep_freed_memory()
     found = read_credentials(settings, os.environ)
     async with contextlib.AsyncExitStack() as parts:
         served = _Served(settings, found, parts, read=read, sockets=sockets, manager=manager)
@@ -238,7 +252,8 @@ class _Served:
         self._records = records
         journal = files.open(settings.journal.path)
         scaled = settings.autoscaler
-        state = StateDir(scaled.state_dir) if scaled.pools else None
+        kept_in = scaled.state_dir if scaled.pools else settings.learned.state_dir
+        state = StateDir(kept_in) if kept_in is not None else None
         learned = Learned(state) if state is not None else None
         if state is not None:
             parts.callback(state.close)
@@ -247,6 +262,7 @@ class _Served:
             write = journal.write if journal is not None else None
             return build_flow(settings, write, wall_offset, learned=kept)
 
+        _tell_missing(settings, found)
         control = flow(None) if learned is None else learned.use("flow", flow)
         self.gateway = Gateway(
             settings.gateway,
@@ -262,7 +278,14 @@ class _Served:
         decisions = files.open(scaled.decisions)
         self._decisions = DecisionLog(decisions.write if decisions is not None else None)
         self._autoscaler: Autoscaler | None = None
-        if state is not None and learned is not None:
+        self._telling = Telling(self.gateway.driver, settings.learned)
+        if learned is not None and not scaled.pools:
+            self._telling = Telling(
+                self.gateway.driver,
+                settings.learned,
+                save=lambda kept: learned.save({"flow": kept}),
+            )
+        if state is not None and learned is not None and scaled.pools:
             self._autoscaler = build_autoscaler(
                 scaled,
                 state,
@@ -294,6 +317,8 @@ class _Served:
         words = [_address(settings.listen.host, port)]
         if self._autoscaler is not None:
             parts.push_async_callback(self._autoscaler.stop)
+        parts.callback(self._telling.stop)  # when all has ended
+        self._telling.start()
         parts.push_async_callback(self._admin.stop)  # it tells of the draining to its end
         parts.push_async_callback(self.gateway.drain)
         admin_port = await self._admin.start()
@@ -301,9 +326,31 @@ class _Served:
             words.append(f"admin={_address(settings.admin.host, admin_port)}")
         if self._autoscaler is not None:
             await self._autoscaler.start()
+            self._backtest(self._autoscaler)
         if settings.page.port is not None and admin_port is not None:
             words.append(f"page={await self._start_page(admin_port)}")
         return " ".join(words)
+
+    def _backtest(self, scaler: Autoscaler) -> None:
+        """Choose among scaling settings now and then, from what the records say."""
+        settings = self._settings
+        spec, path = settings.autoscaler.portfolio, settings.records.path
+        if spec.engine is None or path is None:
+            return
+        task = asyncio.get_running_loop().create_task(
+            backtests.forever(
+                lambda: backtests.jobs(
+                    scaler.controllers,
+                    settings.autoscaler,
+                    records=path,
+                    flow=settings.flow,
+                    tiers=settings.tiers,
+                    tenants=settings.tenants,
+                ),
+                spec.interval,
+            )
+        )
+        self._parts.callback(task.cancel)
 
     async def _start_page(self, admin_port: int) -> str:
         spec, token = self._settings.page, self._settings.admin.token_file
@@ -377,6 +424,7 @@ class _Served:
             keys=found.keys,
             promised=promised_models(settings),
         )
+        _tell_missing(settings, found)
         self._admin.token = found.admin_token
         if self._records is not None:
             self._records.rotation = rotation(settings.records)
@@ -386,6 +434,11 @@ class _Served:
         assert self._autoscaler is not None  # noqa: S101 (set beside the callback)
         for controller in self._autoscaler.controllers:
             controller.unresponsive(replica, why)
+
+
+def _tell_missing(settings: configuration.Config, found: Credentials) -> None:
+    for missing in keys_missing(settings, found.keys):
+        log.warning("%s: its limits hold for nobody", missing)
 
 
 def _address(host: str, port: int) -> str:
@@ -417,6 +470,7 @@ def build_flow(
             models=given.models,
             draw=draw,
             learned=learned,
+            ladder=given.ladder,
         )
     return Journal(
         journal,
@@ -427,4 +481,5 @@ def build_flow(
         draw=draw,
         learned=learned,
         wall_offset=wall_offset,
+        ladder=given.ladder,
     )

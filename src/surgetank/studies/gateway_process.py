@@ -39,8 +39,8 @@ def _said(spec: Any) -> Any:
 class GatewayProcess:
     """The gateway on a free port; an asynchronous context manager.
 
-    `url` is known once it is entered, and so is `page` when one was asked for; `keys` gives each
-    tenant's API key.
+    `url` is known once it is entered, and so are `page` and `admin` when they were asked for;
+    `keys` gives each tenant's API key, and by their own names those that a tenant's `keys` limit.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class GatewayProcess:
         autoscaler: AutoscaleSpec | None = None,
         page: bool = False,
         records: Path | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """Write configuration, keys and secret into `folder`.
 
         `replica`: the engine it stands in front of; None when the autoscaler starts them. `flow`:
-        settings of that section. `records`: file to write; without one none are.
+        settings of that section. `records`: file to write; without one none are. `more`: other
+        sections, which win.
         """
         folder.mkdir(mode=0o700)
         tenants = tuple(tenants)
@@ -68,6 +70,10 @@ class GatewayProcess:
         auth = AuthSpec(keys_file=str(digests), hmac_secret_file=str(secret))
         for tenant, key in self.keys.items():
             add_key(digests, tenant, key, read_secret(auth, {}))
+        for owner in tenants:
+            for limited in owner.keys:
+                key = self.keys[limited.name] = new_key()
+                add_key(digests, owner.name, key, read_secret(auth, {}), name=limited.name)
         settings: dict[str, Any] = {
             "listen": {"port": 0},
             "replicas": [] if replica is None else [{"url": replica}],
@@ -83,10 +89,12 @@ class GatewayProcess:
             settings["autoscaler"] = _said(autoscaler)
         if page:
             settings["page"] = {"port": 0}
+        settings |= more or {}
         path = folder / "surgetank.yaml"
         path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         self.url = ""
         self.page = ""
+        self.admin = ""
         self._child = Child(
             "the gateway",
             [sys.executable, "-m", "surgetank", "serve", "-c", str(path)],
@@ -98,6 +106,7 @@ class GatewayProcess:
         self.url, *others = await self._child.start()
         named = dict(word.split("=", 1) for word in others if "=" in word)
         self.page = named.get("page", "")
+        self.admin = named.get("admin", "")
         return self
 
     async def __aexit__(
@@ -113,3 +122,8 @@ class GatewayProcess:
     def pid(self) -> int | None:
         """The process id while it runs, else None."""
         return self._child.pid
+
+    @property
+    def errors(self) -> str:
+        """The last lines of its log."""
+        return self._child.errors

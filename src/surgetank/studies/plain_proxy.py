@@ -190,7 +190,7 @@ class _Client(asyncio.Protocol):
         ]
         self._upstream = connection
         self._answering = False
-        connection.begin(self, request_head(head.method, head.target, fields), body)
+        connection.begin(self, request_head(head.method, head.target, fields), (body,))
 
     def upstream_head(self, head: ResponseHead) -> None:
         fields = [(n, v) for n, v in head.headers if n not in _HOP]
@@ -204,6 +204,12 @@ class _Client(asyncio.Protocol):
 
     def upstream_body(self, payload: bytes) -> None:
         self._write(chunk(payload) if self._chunked else payload)
+
+    def upstream_whole(self, head: ResponseHead, payload: bytes) -> None:
+        self.upstream_head(head)
+        if payload:
+            self.upstream_body(payload)
+        self.upstream_end()
 
     def upstream_end(self) -> None:
         if self._chunked:

@@ -229,6 +229,10 @@ class Pilot:
         )
         self._carry_out(self._flow.join(described, self._now))
 
+    def expect(self, seconds: Sequence[float]) -> None:
+        etas = [self._now + s for s in seconds]
+        self._carry_out(self._flow.expect(MODEL, etas, self._now))
+
     def detach(self, replica: str) -> None:
         self._carry_out(self._flow.leave(replica, self._now))
 
