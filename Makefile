@@ -91,8 +91,20 @@ forecast-models: $(STAMP) ## the tests of statsforecast and prophet beside our o
 	@build/forecast/bin/python -m pip install --quiet --disable-pip-version-check -e '.[forecast]' pytest hypothesis
 	@build/forecast/bin/python -m pytest -m heavy tests/adapters/test_forecast_models.py
 
+ladder: $(STAMP) ## the degradation ladder in an overload, five seeds (over HTTP: bench/ladder.py --live)
+	@$(BIN)/python bench/ladder.py --html build/ladder.html
+
+victim: $(STAMP) ## a quiet tenant beside one that pulses, over HTTP (4 minutes; in simulation: bench/victim.py)
+	@$(BIN)/python bench/victim.py --live
+
+bench-batching: $(STAMP) ## the batching window of engines that run whole batches (ten seconds)
+	@$(BIN)/python bench/batching.py
+
 bench-scaling: $(STAMP) ## every autoscaler in one arena, the five-minute subset (the whole: bench/scaling.py)
 	@$(BIN)/python bench/scaling.py build/arena-subset.parquet --subset --html build/arena-subset.html
+
+bench-plan: $(STAMP) ## plans from the first half of public traces and drawn logs, tried on the second (10 minutes; traces beside the repository)
+	@$(BIN)/python bench/plan.py
 
 clients: ## an environment with anthropic and langchain-openai, for the test that needs them
 	@test -x build/clients/bin/python || $(PYTHON) -m venv build/clients

@@ -37,11 +37,15 @@ from bars import (
     unsteady,
     words,
 )
-from peers import BEARABLE
+from peers import SLOW
 from processes import Peer, cpu_seconds, divide_cores, memory_mb, peer
 from proxies import PROXIES, RECIPES, CannotRunError, Running, running, version
 
 FILES = 8192  # descriptors: each idle stream takes two in a proxy
+TRIAL_RATE = 2.0  # requests a second, to see what a slow peer bears
+TRIAL_SECONDS = 5.0
+EASED_WARM, EASED_SECONDS = 5.0, 10.0  # its answers are few, and the first ones late
+SHARE = 0.25  # of a core: with more, a slow peer's queue is measured and not its cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +65,23 @@ class Load:
     seconds: float = 4.0
 
 
-def bearable(load: Load, name: str) -> Load:
-    """What a slow peer can take of the load: more would measure its queue, not its cost."""
-    rate, streams = BEARABLE.get(name, (load.rate, load.streams))
+def bearable(load: Load, cost: float) -> Load:
+    """What a peer can take of the load when a small request costs it so many CPU seconds.
+
+    More would measure its queue, not its cost. A chunk is taken to cost a fifth of a request.
+    """
+    rate = SHARE / cost
+    streams = max(1, int(rate * 5 * load.interval))
     part = min(1.0, streams / load.streams)
     return replace(
         load,
         rate=min(rate, load.rate),
         latency_rate=min(rate / 2, load.latency_rate),
-        prompt_rate=min(rate / 2, load.prompt_rate),
+        prompt_rate=min(rate / 4, load.prompt_rate),
         streams=min(streams, load.streams),
-        idle=max(1, round(load.idle * max(part, 0.1))),
+        idle=max(1, round(load.idle * max(part, 0.02))),
+        warm=max(load.warm, EASED_WARM),
+        seconds=max(load.seconds, EASED_SECONDS),
     )
 
 
@@ -87,11 +97,12 @@ class Bench:
         self._upstream_port = port
         self._cores = cores
         self.figures: dict[str, Figures] = {}
+        self.eased: dict[str, Load] = {}  # of peers that do not bear the whole
 
     def round(self, name: str) -> None:
         """Start a proxy, give it every load once, stop it. "direct" is no proxy at all."""
         figures = self.figures.setdefault(name, Figures())
-        self._load = bearable(self._full, name)
+        self._load = self._full
         if name == NONE:
             self._measure(Running(0, self._upstream_port), figures)
             return
@@ -99,12 +110,23 @@ class Bench:
             tempfile.TemporaryDirectory(prefix="surgetank-bench-") as folder,
             running(name, Path(folder), self._upstream_port, self._cores) as proxy,
         ):
+            if name in SLOW:
+                self._load = self.eased.get(name) or self._ease(proxy, name)
             self._measure(proxy, figures, small_alone=name == MANY)
+
+    def _ease(self, proxy: Running, name: str) -> Load:
+        """Find out how much of the load a slow peer bears, from what a few requests cost it."""
+        self._command(
+            proxy, "requests", rate=TRIAL_RATE, connections=8, warm=5.0, seconds=TRIAL_SECONDS
+        )
+        cost, done, _ = self._window(proxy, Figures())
+        eased = self.eased[name] = bearable(self._full, cost / max(1, done))
+        return eased
 
     def _measure(self, proxy: Running, figures: Figures, *, small_alone: bool = False) -> None:
         load = self._load
         paced = {"warm": load.warm, "seconds": load.seconds}
-        first = load.rate if load == self._full else 2.0  # a slow peer's first takes seconds
+        first = load.rate if load == self._full else TRIAL_RATE
         self._command(proxy, "requests", rate=first, connections=8, warm=0.6, seconds=0.1)
         for event in ("begin", "end", "result"):
             self._client.expect(event, 30)
@@ -177,6 +199,8 @@ class Bench:
         before, began = [cpu_seconds(pid) if pid else 0.0 for pid in pids], time.monotonic()
         end = self._client.expect("end", 60)
         after, ended = [cpu_seconds(pid) if pid else 0.0 for pid in pids], time.monotonic()
+        if end["done"] == begin["done"]:
+            raise CannotRunError("it answered nothing in time: too slow for this machine as it is")
         used, client, upstream = (b - a for a, b in zip(before, after, strict=True))
         figures.client_share.append(client / (ended - began))
         figures.upstream_share.append(upstream / (ended - began))
@@ -212,7 +236,7 @@ def _allow_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, FILES), hard))
 
 
-def measure(names: Sequence[str], rounds: int, load: Load) -> dict[str, Figures]:
+def measure(names: Sequence[str], rounds: int, load: Load) -> Bench:
     """Give each proxy every load in every round."""
     _allow_files()
     cores = divide_cores()
@@ -224,7 +248,7 @@ def measure(names: Sequence[str], rounds: int, load: Load) -> dict[str, Figures]
             for name in names:
                 print(f"round {number + 1}/{rounds}: {name}", file=sys.stderr)
                 bench.round(name)
-    return bench.figures
+    return bench
 
 
 def run(options: argparse.Namespace) -> int:
@@ -235,7 +259,8 @@ def run(options: argparse.Namespace) -> int:
         )
     seconds = options.seconds
     load = Load(seconds=seconds, rate=options.rate, warm=min(Load().warm, seconds))
-    figures = measure(names, options.rounds, load)
+    bench = measure(names, options.rounds, load)
+    figures = bench.figures
     doubt = unsteady(figures)
     if doubt is not None:
         print(f"bench: {doubt}", file=sys.stderr)
@@ -251,10 +276,20 @@ def run(options: argparse.Namespace) -> int:
             one.bar.what: {"values": one.values, "most": one.bar.most, "kept": one.kept}
             for one in judged
         }
+        eased = {
+            name: {"rate": of.rate, "prompt_rate": of.prompt_rate, "streams": of.streams}
+            for name, of in bench.eased.items()
+        }
         told = {"machine": machine, "versions": versions, "figures": rows, "bars": bars}
+        told["eased"] = eased
         print(json.dumps(told | {"unsteady": doubt, "kept": kept if judged else None}))
     else:
         print(table(figures))
+        for name, of in bench.eased.items():
+            print(
+                f"{name} bears no more on one core: it was measured at {of.rate:.0f} requests/s, "
+                f"{of.prompt_rate:.1f} large prompts/s and {of.streams} streams"
+            )
         own = f"{platform.python_implementation()} {platform.python_version()}"
         print(", ".join([f"{name} {of}" for name, of in versions.items() if of] + [own]))
         found = ahead(figures)

@@ -204,9 +204,9 @@ def running(name: str, folder: Path, upstream: int, cores: set[int]) -> Iterator
         if port is None:
             port = _announced(process)
         else:
-            _await_port(
-                process, port, peers.START_SECONDS if name in peers.NAMES else START_SECONDS
-            )
+            seconds = peers.START_SECONDS if name in peers.NAMES else START_SECONDS
+            if not _await_port(process, port, seconds) and process.poll() is None:
+                raise CannotRunError(f"{name} did not listen within {seconds:g} s")
         if port is None or process.poll() is not None:
             words = errors.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             raise CannotRunError(f"{name} did not start ({' '.join(command)}): {words[-1]}")
@@ -239,14 +239,15 @@ def _announced(process: subprocess.Popen[bytes]) -> int | None:
     return None
 
 
-def _await_port(process: subprocess.Popen[bytes], port: int, seconds: float) -> None:
+def _await_port(process: subprocess.Popen[bytes], port: int, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
+            return True
         except OSError:
             time.sleep(0.02)
+    return False
 
 
 def _free_port() -> int:

@@ -65,14 +65,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\r{done}/{of} in {spent:.0f} s", end="", file=sys.stderr, flush=True)
 
     place = dask(asked.dask) if asked.dask else processes(asked.workers)
-    with place as (executor, workers):
-        rows = run(grid, executor, asked.out, workers=workers, progress=told)
+    try:
+        with place as (executor, workers):
+            rows = run(grid, executor, asked.out, workers=workers, progress=told)
+    except InputError as error:
+        print(f"scaling: {error}", file=sys.stderr)
+        return 2
     used = time.process_time() - cpu + sum(os.times()[2:4])
     print(file=sys.stderr)
     print(table.text(rows))
     problems = table.problems(rows)
-    print(f"\n{len(rows)} choices; {used / 3600:.2f} CPU-hours")
-    print("\n".join(problems) if problems else "bound <= feasible, and bound <= every policy: kept")
+    spent = "the cluster's CPU time is its own" if asked.dask else f"{used / 3600:.2f} CPU-hours"
+    print(f"\n{len(rows)} choices; {spent}")
+    if problems:
+        print("\n".join(problems))
+    elif any(row["policy"] == REFERENCES[0] for row in rows):
+        print("bound <= feasible, and bound <= every policy: kept")
     if asked.html is not None:
         write_whole(asked.html, table.page(rows))
     return 1 if any(p.startswith("BELOW") for p in problems) else 0

@@ -17,6 +17,7 @@ import heapq
 import platform
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -80,16 +81,23 @@ def requests_of(workload: Workload) -> list[Request]:
 
 def floor(workload: Workload, replicas: int) -> None:
     """Offer, first token and finish alone, each request two thousand after its own."""
-    flow, waiting = gateway(replicas), min(2000, 32 * replicas)
+    flow, most = gateway(replicas), min(2000, 32 * replicas)
     asked, times = requests_of(workload), workload.arrived.tolist()
     usage = Usage(PROMPT, OUTPUT)
+    running: deque[str] = deque()
+
+    def started(effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Dispatch):
+                running.append(effect.request.id)
+
     for i, request in enumerate(asked):
         now = times[i]
-        flow.offer(request, now)
-        if i >= waiting:
-            id_ = str(i - waiting)
-            flow.first_token(id_, now)
-            flow.finish(id_, Outcome.COMPLETED, usage, now)
+        started(flow.offer(request, now))
+        if len(running) > most:
+            id_ = running.popleft()
+            started(flow.first_token(id_, now))
+            started(flow.finish(id_, Outcome.COMPLETED, usage, now))
 
 
 def prototype(workload: Workload, replicas: int) -> None:
