@@ -117,6 +117,8 @@ class RequestLoad:
         for requester in self._free:
             requester.transport.close()
         times = sorted(self.latencies)
+        if not times:
+            raise SystemExit(f"client.py: nothing was answered within {seconds:g} s")
         _emit(
             "result",
             errors=self.errors,
