@@ -172,7 +172,7 @@ def test_sessions_are_shown_by_a_hash_and_the_one_that_burns_most_first() -> Non
     end(control, "a1", 1.0)
     views = control.sessions(2.0)
     assert [(v.here, v.served, v.begun) for v in views] == [(2, 0, True), (0, 1, True)]
-    assert views[0].session == f"{session_hash(asks('z', 'secret-b')):016x}"
+    assert views[0].session == f"{session_hash(asks('z', 'secret-b').tenant, 'secret-b'):016x}"
     assert "secret" not in repr(views)
     assert control.sessions(2.0, most=1) == views[:1]
 

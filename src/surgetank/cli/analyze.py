@@ -60,15 +60,9 @@ def analyze(
             help="Time from wanting a replica to its serving.",
         ),
     ] = 60.0,
-    tenant: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this tenant; may be repeated.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Only requests from here on.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Only requests before this.")
-    ] = None,
+    tenant: log_options.Tenants = None,
+    start: log_options.From = None,
+    end: log_options.To = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Give figures that the stamps' resolution forbids as well."),

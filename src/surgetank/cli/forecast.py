@@ -72,15 +72,9 @@ def forecast(
     year: log_options.Year = None,
     day_first: log_options.DayFirst = None,
     max_bad: log_options.MaxBad = "1%",
-    tenant: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this tenant; may be repeated.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Only requests from here on.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Only requests before this.")
-    ] = None,
+    tenant: log_options.Tenants = None,
+    start: log_options.From = None,
+    end: log_options.To = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""Options of every command that reads a log: what its format, columns and times are.
+"""Options of every command that reads a log: its format, columns and times, and what of it.
 
 Rule: one help for one option, wherever it is asked for.
 """
@@ -36,3 +36,11 @@ DayFirst = Annotated[
 MaxBad = Annotated[
     str, typer.Option(metavar="SHARE", help="Share of unreadable rows above which it ends.")
 ]
+Tenants = Annotated[
+    list[str] | None,
+    typer.Option("--tenant", metavar="NAME", help="Only this tenant; may be repeated."),
+]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Only requests from here on.")
+]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only requests before this.")]

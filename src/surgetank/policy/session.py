@@ -19,7 +19,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, Final
 
 from surgetank.policy.promise import Key, Promises
-from surgetank.policy.request import Outcome, Request
+from surgetank.policy.request import Outcome
 
 if TYPE_CHECKING:
     from surgetank.policy.job import Job
@@ -31,15 +31,8 @@ _AT_ONCE: Final = 1e9  # a rate at which whatever is promised for later will hav
 _LATER: Final = 1e-6  # seconds: so that rounding does not refuse who comes when told
 
 
-def session_hash(request: Request) -> int:
-    """Give 64 bits that all requests of a session share; a request without one is its own.
-
-    The same in every process and in a replay: it may order who is shed.
-    """
-    return _hash(request.tenant, request.session or request.id)
-
-
-def _hash(tenant: str, name: str) -> int:
+def session_hash(tenant: str, name: str) -> int:
+    """Give 64 bits to show a session by: the same in every process, and nothing of its name."""
     digest = blake2b(f"{tenant}\0{name}".encode("utf-8", "replace"), digest_size=8)
     return int.from_bytes(digest.digest(), "big")
 
@@ -199,7 +192,7 @@ def views(tenant: str, sessions: Sessions, now: float) -> list[SessionView]:
     """Show a tenant's sessions."""
     return [
         SessionView(
-            session=f"{_hash(tenant, s.name):016x}",
+            session=f"{session_hash(tenant, s.name):016x}",
             tenant=tenant,
             tokens_per_second=s.burn.at(now),
             here=s.here,
