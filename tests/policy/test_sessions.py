@@ -231,3 +231,14 @@ def test_a_tier_below_keeps_its_minimum_share_of_sessions_above() -> None:
         (running,) = end(control, running, 1.0 + step)
         order.append(running[0])
     assert abs(order.count("l") - 25) <= 2
+
+
+def test_a_foretold_wait_refuses_who_begins_and_not_who_has_begun() -> None:
+    control = flow()
+    control.offer(asks("a1", "a"), 0.0)
+    for step in range(30):  # the rate of service is learnt in a backlog: a request a second
+        control.offer(asks(f"a{step + 2}", "a"), step + 0.5)
+        end(control, f"a{step + 1}", step + 1.0)
+    begun = [control.offer(asks(f"more{n}", "a"), 30.5) for n in range(8)]
+    assert not any(begun)  # all of them wait, for 8 s of an objective of 2
+    assert refused(control.offer(asks("new", "n"), 30.5)).outcome is Outcome.PREDICTED_WAIT
