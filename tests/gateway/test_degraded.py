@@ -88,13 +88,14 @@ def test_a_refusal_tells_the_step_and_when_to_come_back() -> None:
     run(test)
 
 
-def test_a_fallback_model_is_asked_by_its_own_name() -> None:
+@pytest.mark.parametrize("words", [4000, 8000], ids=["a prompt", "one that is sent in parts"])
+def test_a_fallback_model_is_asked_by_its_own_name(words: int) -> None:
     async def test() -> None:
         engine, bodies = recording()
         flow = on_step(3, "standard", "other")
         flow.join(Replica("still", "other", slots=1), asyncio.get_running_loop().time())
         async with serving(engine, control=flow) as running:
-            long = [{"role": "user", "content": "word " * 4000}]
+            long = [{"role": "user", "content": "word " * words}]
             reply = await ask(running.port, chat() | {"model": "other", "messages": long})
             assert reply.status == 200
             assert reply.headers[HEADER].endswith("; model=tiny")

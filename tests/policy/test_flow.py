@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -848,3 +849,15 @@ def test_an_answer_in_no_time_at_all_divides_by_nothing() -> None:
     flow.finish("second", Outcome.COMPLETED, Usage(1, 1), 1.0)
     (effect,) = flow.offer(Request("fourth", "t", "m", 10), 1.0)
     assert isinstance(effect, Dispatch | Refuse)
+
+
+def test_a_timer_sleeps_no_longer_than_a_ladder_or_whoever_waits() -> None:
+    flow = flow_of(replica(slots=1))
+    flow.offer(request(1), 0.0)
+    assert flow.sleeps_until(7.0)
+    flow._state.wake = 5.0  # a step of the ladder is due then
+    assert flow.sleeps_until(5.0)
+    assert not flow.sleeps_until(7.0)
+    flow._state.wake = inf
+    flow.offer(request(2), 1.0)  # it waits
+    assert not flow.sleeps_until(1.0)
