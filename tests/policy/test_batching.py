@@ -160,3 +160,13 @@ def test_what_was_learnt_of_such_an_engine_can_be_told() -> None:
     (limit,) = lesson.limits
     assert (limit.limit, limit.prompts) == (SIZE, None)
     assert lesson.text()
+
+
+def test_long_prompts_fill_a_batch_as_short_ones_do() -> None:
+    """Elsewhere prompts that are not computed yet bound how many more are sent."""
+    flow = Flow()
+    sent: list[str] = []
+    for i in range(SIZE):
+        request = Request(f"{i}", "t", "m", 12_000, stream=True)
+        sent += flow.take(flow.flow.offer(request, 10.0 + 0.01 * i))
+    assert sent == ["0", "1", "2", "3"]

@@ -138,7 +138,7 @@ class Load:
             return False
         if not in_flight:
             return True
-        if now < self._held_until or (self.pending >= self.window and not self.static):
+        if now < self._held_until or self.pending >= self.window:
             return False
         reserved = self.kv_reserved + tokens
         if now < self._as_of + _FRESH:
