@@ -80,11 +80,12 @@ def test_a_directory_gets_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [record(0).to_line() + "\n", ""])
+@pytest.mark.parametrize("torn", ["{", '{"v"', '{"v":', '{"v":1,"id":"r1","ten'])
 def test_a_torn_last_line_is_cut_away_at_the_next_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: str, torn: str
 ) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text(whole + '{"v":1,"id":"r1","ten')
+    path.write_text(whole + torn)
     writer = RecordWriter(path)
     writer.write(record(2).to_line())
     assert writer.close()

@@ -313,7 +313,8 @@ def _open(path: Path) -> tuple[int, bool, int]:
         begin = max(0, size - _LINE_BYTES)
         tail = os.pread(fd, size - begin, begin)
         whole = tail.rfind(b"\n") + 1
-        torn = not (alone and (whole or not begin) and tail.startswith(_BEGINS, whole))
+        ours = tail[whole : whole + len(_BEGINS)]  # shorter when it is torn right at its beginning
+        torn = not (alone and (whole or not begin) and _BEGINS.startswith(ours))
         if not torn:
             size = begin + whole
             os.ftruncate(fd, size)
