@@ -72,12 +72,16 @@ def test_estimates_are_ordered_and_survive_being_kept(seen: list[tuple[int, floa
         assert kept.estimate("m", size, size, 3) == lengths.estimate("m", size, size, 3)
 
 
-def test_answers_are_expected_at_the_75th_percentile_once_eight_were_seen() -> None:
+def test_answers_are_expected_at_the_75th_percentile_once_three_were_seen() -> None:
     lengths = OutputLength(256)
-    for tokens in (10, 20, 30, 40, 50, 60, 70):
+    for tokens in (10, 20):
         lengths.observe("t", "m", tokens)
     assert lengths.expect("t", "m", None) == 256
-    lengths.observe("t", "m", 80)
+    assert lengths.observe("t", "m", 30).mean == 20
+    assert lengths.expect("t", "m", None) == 30
+    for tokens in (40, 50, 60, 70):
+        lengths.observe("t", "m", tokens)
+    assert lengths.observe("t", "m", 80).mean == 45
     assert lengths.expect("t", "m", None) == 60
     assert lengths.expect("t", "m", 25) == 25
     assert lengths.expect("u", "m", None) == 256
@@ -87,8 +91,8 @@ def test_answers_are_expected_at_the_75th_percentile_once_eight_were_seen() -> N
 def test_old_answers_are_forgotten() -> None:
     lengths = OutputLength(256)
     for tokens in [1000] * 100 + [10] * 64:
-        lengths.observe("t", "m", tokens)
-    assert lengths.expect("t", "m", None) == 10
+        window = lengths.observe("t", "m", tokens)
+    assert lengths.expect("t", "m", None) == window.mean == 10
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=100))

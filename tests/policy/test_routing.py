@@ -6,9 +6,12 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from surgetank.policy.effect import Dispatch
 from surgetank.policy.flow import FlowControl, FlowSpec
+from surgetank.policy.placement import Load
 from surgetank.policy.prefix import MARKS, Prefixes
 from surgetank.policy.replica import Replica
 from surgetank.policy.request import Outcome, Request, Usage
@@ -137,3 +140,32 @@ def test_what_is_remembered_is_bounded_by_the_kv_and_ages() -> None:
     assert prefixes.size(load) == 6
     prefixes.drop(load)
     assert len(prefixes) == 0
+
+
+@given(
+    sent=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=60
+    )
+)
+def test_who_was_sent_a_beginning_is_known_by_each_of_its_marks_until_it_forgets(
+    sent: list[tuple[int, int, int]],
+) -> None:
+    """Beginnings as hashes run: the marks of a shorter one are those of every longer one."""
+    loads = [Load(Replica(f"r{n}", "m", kv_tokens=20_000), None, 1.0) for n in range(3)]
+    prefixes, now = Prefixes(), 0.0
+    for which, text, marks in sent:
+        now += 1.0
+        prefix = tuple(hash((text, mark)) for mark in range(marks))
+        prefixes.hold(loads[which], prefix, 0.25, now)
+        for load in loads:
+            held = prefixes.replicas.get(load)
+            mine = set() if held is None else held.young | held.old
+            told = {k for k, who in prefixes.known.items() if who is load or _among(load, who)}
+            assert mine == told
+            for other in range(4):
+                depth = [hash((other, mark)) in mine for mark in range(12)]
+                assert depth == sorted(depth, reverse=True)
+
+
+def _among(load: Load, who: Load | dict[Load, None]) -> bool:
+    return isinstance(who, dict) and load in who

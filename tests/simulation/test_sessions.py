@@ -78,7 +78,11 @@ def test_records_name_the_session_of_each_request() -> None:
 
 
 def test_a_tenant_with_sessions_takes_nothing_from_one_without() -> None:
-    """Two tenants of one weight, each with more than the engine can do."""
+    """Two tenants of one weight, each with more than the engine can do.
+
+    Sessions are sent away whole, so that their line is empty at times: what they leave is the
+    other's.
+    """
     one, other = agents(120, 1.6, "agents"), agents(120, 1.6, "chats")
     size = len(one) + len(other)
     at = np.concatenate([one.arrived, other.arrived])
@@ -97,4 +101,5 @@ def test_a_tenant_with_sessions_takes_nothing_from_one_without() -> None:
     tenants = (Tenant("agents", max_queued=20), Tenant("chats", max_queued=20))
     records = simulate(run(both, tenants=tenants, tiers=(Tier(),))).records()
     done = Counter(record.tenant for record in records if record.outcome == "completed")
-    assert abs(done["agents"] - done["chats"]) <= 0.05 * done.total()
+    assert done["agents"] - done["chats"] <= 0.05 * done.total()
+    assert done["agents"] >= 0.4 * done.total()

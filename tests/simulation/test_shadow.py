@@ -57,7 +57,11 @@ def test_shadow_refuses_what_admission_refuses(
         assert abs(would[tenant] - refused[tenant]) <= 0.06 * rows
     assert would.total() == pytest.approx(refused.total(), abs=0.06 * rows)
     assert run.shadow is not None
-    assert sum(run.shadow.counts.refused.values()) == would.total()
+    # A record whose request has ended while its twin still waits does not know how that goes on.
+    known = sum(record.shadow not in ("admitted", "waiting") for record in told)
+    late = would.total() - known
+    assert known <= sum(run.shadow.counts.refused.values()) <= known + late
+    assert late <= 0.02 * rows
     served = np.quantile([r.ttft for r in real if r.ttft is not None], 0.95)
     foretold = np.quantile([r.shadow_ttft for r in told if r.shadow_ttft is not None], 0.95)
     assert foretold == pytest.approx(served, rel=0.4)

@@ -106,19 +106,24 @@ class Admission:
         if route in _NO_OUTPUT:
             job.outputs = False
             job.bound = output = 0
+            usual: float = 0
         else:
             job.outputs = True
             job.bound = bound
             window = account.outputs.get(name) or self._answers(account, name)
-            output = self._outputs.default
-            if window is not None and window.expected is not None:
-                output = window.expected
-            if bound is not None and bound <= output:
-                output = bound
+            usual = output = self._outputs.default
+            if window is not None and window.expected is not None and window.mean is not None:
+                output, usual = window.expected, window.mean
+            if bound is not None:
+                if bound <= output:
+                    output = bound
+                if bound < usual:
+                    usual = bound
         job.output = output
         job.to_come = to_come = output * choices
         job.estimate = prompt + to_come
-        job.cost = spec.prefill_weight * job.fresh + spec.decode_weight * output * choices
+        job.usual = usual
+        job.cost = spec.prefill_weight * job.fresh + spec.decode_weight * usual * choices
         # What gives no hint, as most do, has the tenant's own times: Job took them.
         if ttft_objective is not None:
             job.objective = _shorter(ttft_objective, account.objective)
@@ -134,10 +139,12 @@ class Admission:
             return None
         spec, before = self._spec, job.cost
         job.bound = most
-        job.output = output = min(job.output, most)
-        job.to_come = output * job.choices
+        job.output = min(job.output, most)
+        job.to_come = job.output * job.choices
         job.estimate = job.prompt + job.to_come
-        job.cost = spec.prefill_weight * job.fresh + spec.decode_weight * job.to_come
+        job.usual = min(job.usual, most)
+        output = job.usual * job.choices
+        job.cost = spec.prefill_weight * job.fresh + spec.decode_weight * output
         return before
 
     def _answers(self, account: Account, model: str) -> Window | None:

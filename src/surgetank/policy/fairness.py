@@ -15,16 +15,17 @@ served, without what it runs: VTC charges tokens as they are made, and expected 
 would be given back to it and not to the newcomer (54 requests before the first of a new tenant,
 where 256 tokens were expected and 3 came). Always-backlogged tenants
 i, j: |served_i / w_i - served_j / w_j| <= max cost / min weight.
-Inside a tenant: (slack bucket, rank), see FlowControl.
+Inside a tenant: (slack, rank), see `ordering`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
 
+from surgetank.policy.ordering import Measure
 from surgetank.policy.promise import START, Promises
 
 T = TypeVar("T")
@@ -51,7 +52,9 @@ class Lane(Generic[T]):
         "cost",
         "counter",
         "heap",
+        "joined",
         "level",
+        "measure",
         "order",
         "promises",
         "running",
@@ -72,6 +75,8 @@ class Lane(Generic[T]):
         self.suspended = False
         self.version = 0
         self.promises = Promises(START)  # of its share of the service
+        self.measure: Measure | None = None  # what its line is ordered by
+        self.joined = 0  # the line since then
         self.heap: list[tuple[float, float, int, Waiting[T]]] = []
 
     def served(self) -> float:
@@ -240,6 +245,21 @@ class FairQueue(Generic[T]):
         The tenant's counter, and what it has waiting, are as they were.
         """
         heappush(waiting.lane.heap, (slack, rank, next(self._order), waiting))
+
+    def reorder(self, lane: Lane[T], anew: Callable[[T], tuple[float, float, float]]) -> None:
+        """Give all that a tenant has waiting the slack, rank and cost that are told of each."""
+        first: dict[Waiting[T], int] = {}  # in which order they came; one that was hastened, once
+        for _, _, number, waiting in lane.heap:
+            if waiting.alive:
+                first[waiting] = min(number, first.get(waiting, number))
+        lane.heap, before = [], lane.cost
+        for waiting, number in first.items():
+            slack, rank, waiting.cost = anew(waiting.item)
+            lane.heap.append((slack, rank, number, waiting))
+        heapify(lane.heap)
+        lane.cost = sum(waiting.cost for waiting in first)
+        if lane.size and not lane.suspended:
+            lane.level.cost += lane.cost - before
 
     def peek(self) -> Waiting[T] | None:
         """The request that goes next, left where it is; None when none may."""

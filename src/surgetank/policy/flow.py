@@ -118,7 +118,16 @@ class FlowControl:
         state.offered += 1
         job = self._admit(request, account, now, out)
         if job is not None and not start_at_once(state, job, now, out):
+            before = len(out)
             wait(state, job, now, out)
+            if (
+                job.waiting is not None
+                and len(out) == before
+                and len(state.queues) == 1
+                and job.model.window is None
+                and not account.open
+            ):
+                return out  # it was looked at whether anything fits, and nothing has changed since
         if state.queues:
             dispatch(state, now, out)
         return out
@@ -441,7 +450,16 @@ class FlowControl:
             pause = _NO_REPLICA_RETRY_AFTER
             if model is not None:
                 pause = model.soon(pause, now)
-            reject(state, request, account, Outcome.NO_REPLICA, "none is ready", out, pause)
+            reject(
+                state,
+                request,
+                account,
+                Outcome.NO_REPLICA,
+                "none is ready",
+                out,
+                pause,
+                model=model,
+            )
             return None
         job = state.admission.job(request, account, model, now)
         if not model.holds(job):

@@ -124,17 +124,18 @@ class Job:
     """One request from its arrival to its end. Times are monotonic seconds, costs as the flow's.
 
     What it may take, in tokens: `least`, `prompt` (expected) and `worst` of its prompt, `fresh` of
-    that to be computed, the rest being in a cache, `output`
-    expected of each of its `choices`, and `bound`, the most of one, None when not given. `default`:
-    the bound written where an engine cannot preempt and the client gave none. `fill`: part of a
-    replica's KV its tier may use. `outputs` False (embeddings): no output at all. `to_come`: output
-    expected of all choices; `estimate`: that and the prompt. With a quota alone: `chain`, the
-    levels it counts on, and `taken`, what it took there.
+    that to be computed, the rest being in a cache, `output` that each of its `choices` hardly
+    exceeds, `usual`, what that is on the average, and `bound`, the most of one, None when not
+    given. `default`: the bound written where an engine cannot preempt and the client gave none.
+    `fill`: part of a replica's KV its tier may use. `outputs` False (embeddings): no output at all.
+    `to_come`: output expected of all choices; `estimate`: that and the prompt. With a quota alone:
+    `chain`, the levels it counts on, and `taken`, what it took there.
     """
 
     __slots__ = (
         "account",
         "ahead",
+        "answered",
         "arrived",
         "asked_wait",
         "attempt",
@@ -174,6 +175,7 @@ class Job:
         "streams",
         "taken",
         "to_come",
+        "usual",
         "waited",
         "waiting",
         "worst",
@@ -185,6 +187,7 @@ class Job:
     fresh: int
     worst: int
     output: int
+    usual: float
     choices: int
     to_come: int
     estimate: int
@@ -199,6 +202,7 @@ class Job:
     taken: Amounts
     queued_at: float
     dispatched: float
+    answered: float  # its first token was seen then, once it was
     ahead: int  # prompt tokens of streams on its replica that had no first token, its own included
 
     def __init__(self, request: Request, account: Account, model: Model, now: float) -> None:

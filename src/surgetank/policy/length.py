@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Final
 
+from surgetank.policy.request import Request
+
 _MESSAGE_TOKENS: Final = 4  # role and separators of a chat template, per message
 _WORST_MESSAGE_TOKENS: Final = 8
 _WORST_TOKENS: Final = 16
@@ -20,7 +22,13 @@ _WINDOW: Final = 64  # observations kept
 _FADE: Final = 1 - 1 / _WINDOW
 _LONGEST_TOKEN: Final = 32  # bytes: hardly any text has longer ones on the average
 _MOST_EXCESS: Final = 512  # tokens a template may add of its own; more is no template
-_ENOUGH_OUTPUTS: Final = 8
+_ENOUGH_OUTPUTS: Final = 3  # as many as make a rate of service: both tell a wait, or neither
+
+
+def usual_tokens(request: Request) -> float:
+    """Tokens of a prompt of its size, whatever was learnt of prompts."""
+    size = request.prompt_bytes
+    return _FIRST[_script(size, request.prompt_chars)] * size
 
 
 PromptTokens = tuple[int, int, int]
@@ -108,15 +116,18 @@ class PromptLength:
 class Window:
     """The last `_WINDOW` lengths, in order of time and in order of size.
 
-    `expected`: their P75, None before there are enough.
+    `expected`: their P75, what room is kept for; `mean`: what a request is expected to cost. Both
+    None before there are enough.
     """
 
-    __slots__ = ("_by_size", "by_time", "expected")
+    __slots__ = ("_by_size", "_total", "by_time", "expected", "mean")
 
     def __init__(self) -> None:
         self.by_time: deque[int] = deque()
         self._by_size: list[int] = []
+        self._total = 0
         self.expected: int | None = None
+        self.mean: float | None = None
 
     def add(self, length: int) -> None:
         """Take a length, and forget one that is too old."""
@@ -127,13 +138,17 @@ class Window:
             if oldest == length:
                 return  # as it was
             del sizes[bisect_left(sizes, oldest)]
+            self._total -= oldest
         insort(sizes, length)
-        if len(sizes) >= _ENOUGH_OUTPUTS:
-            self.expected = sizes[(3 * len(sizes) + 3) // 4 - 1]
+        self._total += length
+        number = len(sizes)
+        if number >= _ENOUGH_OUTPUTS:
+            self.expected = sizes[(3 * number + 3) // 4 - 1]
+            self.mean = self._total / number
 
 
 class OutputLength:
-    """Expected output tokens: P75 of a (tenant, model)'s last 64 answers; `default` before 8."""
+    """Expected output tokens: P75 of a (tenant, model)'s last 64 answers; `default` before 3."""
 
     def __init__(self, default: int) -> None:
         self.default = default

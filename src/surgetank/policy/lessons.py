@@ -24,7 +24,7 @@ _FEW: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class OutputLesson:
-    """Tokens of an answer to a tenant, P75; None: `default` of fewer than 8 `answers`."""
+    """Tokens of an answer to a tenant, P75; None: `default` of fewer than 3 `answers`."""
 
     tenant: str
     expected: int | None

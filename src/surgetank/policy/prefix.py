@@ -23,7 +23,6 @@ BLOCK: Final = 512  # characters, about 128 tokens: shorter beginnings are compu
 MARKS: Final = tuple(BLOCK * n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))
 _MOST: Final = 1024  # beginnings in a generation of one replica: 0.2 MB
 _AGE: Final = 300.0  # seconds a generation lasts at most
-_SIZES: Final = tuple(b - a for a, b in zip((0, *MARKS), MARKS, strict=False))
 
 
 class Held:
@@ -41,34 +40,26 @@ class Held:
 class Prefixes:
     """The replicas of one model by what they hold.
 
-    `known`: by hash the one that holds it, or all of them.
+    `known`: by hash the one that holds it, or all of them; `replicas`: what each holds.
     """
 
-    __slots__ = ("_held", "known")
+    __slots__ = ("known", "replicas")
 
     def __init__(self) -> None:
         self.known: dict[int, Load | dict[Load, None]] = {}
-        self._held: dict[Load, Held] = {}
+        self.replicas: dict[Load, Held] = {}
 
     def __len__(self) -> int:
         return len(self.known)
 
     def size(self, load: Load) -> int:
         """How many beginnings it is believed to hold."""
-        held = self._held.get(load)
+        held = self.replicas.get(load)
         return 0 if held is None else len(held.young | held.old)
-
-    def longest(self, prefix: Sequence[int]) -> int:
-        """The number of marks of the longest beginning that anybody holds; 0: nobody does."""
-        known = self.known
-        for marks in range(len(prefix), 0, -1):
-            if prefix[marks - 1] in known:
-                return marks
-        return 0
 
     def held(self, load: Load, prefix: Sequence[int], most: int) -> int:
         """The number of marks, up to `most`, of the longest beginning that this one holds."""
-        held = self._held.get(load)
+        held = self.replicas.get(load)
         if held is None:
             return 0
         young, old = held.young, held.old
@@ -81,28 +72,32 @@ class Prefixes:
 
     def hold(self, load: Load, prefix: Sequence[int], per_char: float, now: float) -> None:
         """It was sent a prompt that begins so. `per_char`: tokens for each character of it."""
-        held = self._held.get(load)
+        held = self.replicas.get(load)
         if held is None:
-            held = self._held[load] = Held(now)
+            held = self.replicas[load] = Held(now)
         elif prefix[-1] in held.young:
             return  # with all shorter ones: they came together
         young, old, known = held.young, held.old, self.known
-        chars = 0
-        for key, size in zip(prefix, _SIZES, strict=False):
-            if key in young:
-                continue
-            young.add(key)
-            chars += size
-            if key in old:
-                continue
-            there = known.get(key)
-            if there is None:
-                known[key] = load
-            elif isinstance(there, dict):
-                there[load] = None
-            elif there is not load:
-                known[key] = {there: None, load: None}
-        held.tokens += chars * per_char
+        marks = len(prefix)
+        there_already = 0
+        if prefix[0] in young:  # who holds a beginning holds all shorter ones
+            there_already = marks - 1
+            while prefix[there_already - 1] not in young:
+                there_already -= 1
+        young.update(prefix)
+        if prefix[-1] not in old:
+            for key in prefix[there_already:]:
+                if key in old:
+                    continue
+                there = known.get(key)
+                if there is None:
+                    known[key] = load
+                elif isinstance(there, dict):
+                    there[load] = None
+                elif there is not load:
+                    known[key] = {there: None, load: None}
+        before = MARKS[there_already - 1] if there_already else 0
+        held.tokens += (MARKS[marks - 1] - before) * per_char
         if 2 * held.tokens > load.kv or len(young) > _MOST or now - held.turned > _AGE:
             self._turn(load, held, now)
 
@@ -114,7 +109,7 @@ class Prefixes:
 
     def drop(self, load: Load) -> None:
         """It has left, or begins anew with nothing."""
-        held = self._held.pop(load, None)
+        held = self.replicas.pop(load, None)
         if held is not None:
             for key in held.old | held.young:
                 self._forget(key, load)

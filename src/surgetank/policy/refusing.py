@@ -11,6 +11,7 @@ from typing import Final, Literal
 from surgetank.policy.effect import Effect, Refuse
 from surgetank.policy.fullness import why_full
 from surgetank.policy.job import Account, Job
+from surgetank.policy.model import Model
 from surgetank.policy.promise import key_of
 from surgetank.policy.request import ENDINGS, Kind, Outcome, Request
 from surgetank.policy.state import FlowState
@@ -19,6 +20,7 @@ _SHORTEST: Final = 1e-3  # seconds: an engine answers no sooner, whatever a cloc
 _LEAST_RETRY_AFTER: Final = 0.1
 MOST_RETRY_AFTER: Final = 110.0  # openai-python does not retry at all above 120 s
 _JITTER: Final = 0.1  # so that those refused together do not come back together
+_SOON_AFTER: Final = 1.0  # seconds after a first replica comes, in which they come back
 UNKNOWN_SERVICE: Final = 1.0  # seconds a request is taken to run before any has ended
 FEW: Final = 8  # running requests
 LATE: Final = 1.05
@@ -54,6 +56,7 @@ def reject(
     out: list[Effect],
     wait: float | None = None,
     *,
+    model: Model | None = None,
     level: str = "",
     tokens: int | None = None,
     degraded: str = "",
@@ -62,7 +65,7 @@ def reject(
     account.count(Kind.REFUSED)
     soon = wait is not None and wait <= MOST_RETRY_AFTER
     exact = soon and outcome in _PROMISED and wait is not None
-    told = _bounded(wait) if exact and wait is not None else _jittered(state, wait)
+    told = _bounded(wait) if exact and wait is not None else _spread(state, model, wait)
     refusal = Refuse(
         request, outcome, reason, told, soon, level=level, tokens=tokens, degraded=degraded
     )
@@ -89,7 +92,7 @@ def refuse(
         else:
             told = max(told, asked)
             soon = told <= MOST_RETRY_AFTER
-            retry_after = _jittered(state, told)
+            retry_after = _spread(state, job.model, told)
             if retry_after is not None and retry_after < asked:
                 retry_after = min(MOST_RETRY_AFTER, 2 * asked - retry_after)  # spread upwards
     full = why_full(job, now) if outcome in _NO_ROOM else ()
@@ -225,9 +228,12 @@ def _bounded(told: float) -> float:
     return min(MOST_RETRY_AFTER, max(_LEAST_RETRY_AFTER, told))
 
 
-def _jittered(state: FlowState, wait: float | None) -> float | None:
+def _spread(state: FlowState, model: Model | None, wait: float | None) -> float | None:
+    """Tell those refused together apart; none is served before a first replica is there."""
     if wait is None:
         return None
+    if model is not None and model.expected and not model.served:
+        return _bounded(wait + _SOON_AFTER * state.draw())
     # Bounded before it is spread, too: those of a long backlog would come back together.
     wait = min(max(wait, _LEAST_RETRY_AFTER / (1 - _JITTER)), MOST_RETRY_AFTER / (1 + _JITTER))
     spread = 1 + _JITTER * (2 * state.draw() - 1)

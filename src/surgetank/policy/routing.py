@@ -58,10 +58,15 @@ class Routing:
         """
         prompt, request = job.prompt, job.request
         if self.reported:
-            marks = self.prefixes.longest(request.prefix)
+            prefix, known = request.prefix, self.prefixes.known
+            marks = len(prefix)
+            while marks and prefix[marks - 1] not in known:
+                marks -= 1
             if marks:
                 hit = prompt * MARKS[marks - 1] // request.prompt_chars
-                return prompt - int(min(hit, prompt - 1) * self.trust)
+                if hit >= prompt:
+                    hit = prompt - 1
+                return prompt - int(hit * self.trust)
         return prompt
 
     def prefer(self, group: Group, job: Job, least: Placed, running: int, now: float) -> Placed:
@@ -101,15 +106,16 @@ class Routing:
 
     def _least(self, holders: dict[Load, None]) -> Load:
         """The least loaded of those that hold the same; of many, of two drawn."""
-        some = list(holders)
-        if len(some) > _ALL:
-            draw, n = self._draw, len(some)
-            some = [some[int(draw() * n)], some[int(draw() * n)]]
-        best = some[0]
-        for load in some:
-            backlog, least = load.prefill_backlog, best.prefill_backlog
+        best, *others = holders
+        n = len(others) + 1
+        if n > _ALL:
+            draw, some = self._draw, (best, *others)
+            best, others = some[int(draw() * n)], [some[int(draw() * n)]]
+        least = best.prefill_backlog
+        for load in others:
+            backlog = load.prefill_backlog
             if backlog < least or (backlog == least and load.in_flight < best.in_flight):
-                best = load
+                best, least = load, backlog
         return best
 
     def _only(

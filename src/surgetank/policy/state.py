@@ -18,6 +18,7 @@ from surgetank.policy.flowspec import FlowSpec
 from surgetank.policy.job import Account, Job
 from surgetank.policy.ladder import FALLBACK, Ladders, LadderSpec
 from surgetank.policy.model import Model
+from surgetank.policy.ordering import order, place
 from surgetank.policy.placement import Load, Placed
 from surgetank.policy.promise import Promises
 from surgetank.policy.quota import Amounts
@@ -25,7 +26,6 @@ from surgetank.policy.request import Kind, Usage
 from surgetank.policy.session import Session
 from surgetank.policy.tenant import Tenant, Tier
 
-_BEGUN: Final = 1e12  # seconds of slack: a session that has begun goes before all that has not
 _GARBAGE: Final = 64  # void deadlines kept beyond as many as there are requests; looked at so often
 _new: Final = tuple.__new__  # a named tuple's own is a Python function: a call more
 # A member looked up in its enum takes 0.15 us, a global nothing: those that every request asks for.
@@ -129,17 +129,10 @@ class FlowState:
     def queue(self, job: Job, now: float, *, front: bool) -> None:
         """It waits from now on."""
         account, model, spec = job.account, job.model, self.spec
-        slack, came = -inf, job.arrived
-        session = job.session
-        if session is not None:
-            session.waiting[job] = None
-            came = session.came
-        if not front:
-            prefill = model.prefill_time(job.prompt)
-            slack = (came + job.objective - prefill) // spec.slack_bucket
-            if session is not None and session.begun:
-                slack -= _BEGUN
-        rank = came + job.cost / spec.ageing
+        if job.session is not None:
+            job.session.waiting[job] = None
+        order(job, spec)
+        slack, rank = place(job, spec, front=front)
         job.waiting = model.queue.push(job.lane, job, job.cost, slack, rank)
         job.queued_at = now
         self.queues[model.name] = model
@@ -241,8 +234,10 @@ class FlowState:
         load.take(tokens, job.fresh, streams=job.streams)
         job.ahead = load.pending
         if job.hashed:
-            per_char = job.prompt / request.prompt_chars
-            model.routing.prefixes.hold(load, request.prefix, per_char, now)
+            prefixes, prefix = model.routing.prefixes, request.prefix
+            there = prefixes.replicas.get(load)
+            if there is None or prefix[-1] not in there.young:
+                prefixes.hold(load, prefix, job.prompt / request.prompt_chars, now)
         if job.session is not None:
             self.begin(job.session, load, model)
         sent_to = load.legs
@@ -274,6 +269,7 @@ class FlowState:
     def first_token(self, job: Job, now: float) -> None:
         """Its prompt is computed: a prefill leg gives its room back."""
         job.started = True
+        job.answered = now
         legs, model, prompt = job.legs, job.model, job.prompt
         dispatched, fresh = job.dispatched, job.fresh
         model.prefilled(fresh, now - dispatched if now > dispatched else 0.0)
@@ -351,6 +347,10 @@ class FlowState:
                 model.ran(now - job.dispatched)
         else:
             account.count(kind)
+            # Who asks again was counted when it was lost first.
+            begun = job.started and job.answered <= job.arrived + job.objective
+            if begun and not job.request.client_retry:
+                model.paces.append((now, inf))
         if ran and (usage is not None or kind is not _REFUSED):
             prompt, output, cost, cached = self.admission.used(job, kind, usage)
             if quota is not None:
@@ -395,6 +395,8 @@ class FlowState:
         account.completed += 1
         model.ran(now - job.dispatched)
         prompt, output, cached = usage
+        if output > 1 and job.answered <= job.arrived + job.objective:
+            model.paces.append((now, (now - job.answered) / (output - 1)))
         if prompt is None:
             prompt = job.prompt
         spec, charged = self.spec, job.cost
@@ -427,11 +429,9 @@ class FlowState:
         if session.begun:
             return
         session.begun = True
-        bucket = self.spec.slack_bucket
         for job in session.waiting:
             if job.waiting is not None and job.model is model:
-                slack = (session.came + job.objective) // bucket - _BEGUN
-                model.queue.hasten(job.waiting, slack, session.came + job.cost / self.spec.ageing)
+                model.queue.hasten(job.waiting, *place(job, self.spec))
 
     def _settle_session(self, job: Job, session: Session, usage: Usage | None, now: float) -> None:
         used = 0

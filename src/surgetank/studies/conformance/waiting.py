@@ -114,7 +114,7 @@ async def slow_worker(world: World) -> None:
     given=Settings(cap=1, queue=50),
 )
 async def first_come(world: World) -> None:
-    world.replica.behaviour = Behaviour(service=0.1)
+    world.replica.behaviour = Behaviour(service=0.06)
     lines = await world.lines(20)
     calls = []
     for i, line in enumerate(lines):
