@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -233,17 +235,20 @@ def test_a_reading_survives_the_way_with_its_ages(
     reading = Ingress(
         "g", there, arrivals=3, prompt_tokens=5.0, queue_age=queue_age,
         first_tokens=tuple((there - age, 0.5) for age in ages),
+        paces=((there, 0.04), (there, math.inf)),
     )  # fmt: skip
     row = ingress_row(reading, offset)
     read = read_ingress(row, there + offset, here)
     assert read.as_of == pytest.approx(here, abs=1e-5)
     assert read.queue_age == queue_age
     assert [here - at for at, _ in read.first_tokens] == pytest.approx(ages, abs=1e-5)
+    assert [pace for _, pace in read.paces] == [0.04, math.inf]
+    assert json.loads(json.dumps(row, allow_nan=False))["paces"][1][1] is None
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["gateway", "as_of", "arrivals", "queued", "first_tokens"]),
+        st.sampled_from(["gateway", "as_of", "arrivals", "queued", "first_tokens", "paces"]),
         st.none() | st.booleans() | st.text() | NUMBER | st.lists(NUMBER),
     )
 )

@@ -77,13 +77,17 @@ def test_nobody_is_told_to_come_back_later_than_the_next_replica_helps() -> None
     assert told[0] > told[1] > told[2]
 
 
-def test_without_a_replica_a_retry_is_told_when_the_first_one_is_expected() -> None:
-    flow = FlowControl(FlowSpec(), models=["m"])
+@pytest.mark.parametrize(("draw", "told"), [(0.0, 40.0), (0.5, 40.5), (0.999, 40.999)])
+def test_without_a_replica_a_retry_is_told_when_the_first_one_is_expected(
+    draw: float, told: float
+) -> None:
+    """Never sooner, since nobody would be served, and spread over a second after it."""
+    flow = FlowControl(FlowSpec(), models=["m"], draw=lambda: draw)
     flow.expect("m", [42.0], 0.0)
     (refused,) = flow.offer(asked("r"), 2.0)
     assert isinstance(refused, Refuse)
     assert refused.outcome is Outcome.NO_REPLICA
-    assert refused.retry_after == pytest.approx(40.0)
+    assert refused.retry_after == pytest.approx(told)
 
 
 def test_a_measured_rate_is_each_replicas_and_follows_their_number() -> None:

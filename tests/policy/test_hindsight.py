@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from surgetank.policy.hindsight import Fluid, Rule, Terms, VirtualFleet
+from surgetank.policy.hindsight import Believed, Fluid, Rule, Terms, VirtualFleet
 from surgetank.policy.plan import Observation, ScalePlan, ScaleSpec, Signal
 from surgetank.policy.portfolio import Portfolio
 from surgetank.policy.rhythm import Rhythm
@@ -98,6 +98,30 @@ def fed(spec: ScaleSpec, tokens: list[float], *, start: float = 60.0) -> Portfol
     return portfolio
 
 
+def believed(real: float, *, other: float = 0.0) -> Believed:
+    """Follow five replicas that do `real` of what is said, and lose `other` of the requests."""
+    found, fleet = Believed(), VirtualFleet(Rule())
+    for second in range(1, 1500):
+        need = 4.5 if second % 100 < 30 else 1.0
+        came = Fluid(1.0, 10.0, need, 0.0, need)
+        late = fleet.serve(came, TERMS, 5 * real) + 10 * other
+        found.step(came, TERMS, 5, late, float(second))
+    return found
+
+
+@pytest.mark.parametrize("real", [1.0, 0.85, 0.7, 0.55])
+def test_the_part_that_explains_who_was_late_is_believed(real: float) -> None:
+    assert believed(real).part == pytest.approx(real)
+    assert believed(real).other == pytest.approx(0.0, abs=0.002)
+
+
+@pytest.mark.parametrize("real", [1.0, 0.7])
+def test_who_is_late_at_all_times_alike_wants_no_replica(real: float) -> None:
+    found = believed(real, other=0.02)
+    assert found.part == pytest.approx(real)
+    assert found.other == pytest.approx(0.02, abs=0.004)
+
+
 def pulses(seconds: int, *, base: float = 800.0, peak: float = 3600.0) -> list[float]:
     return [peak if second % 100 < 30 else base for second in range(seconds)]
 
@@ -123,6 +147,97 @@ def test_where_standbys_are_cheap_they_wake_ahead_of_the_rhythm() -> None:
     later = portfolio.choice()
     assert later is not None
     assert later.serving > choice.serving  # a second before it
+
+
+def test_a_rhythm_that_is_lost_is_no_longer_believed() -> None:
+    portfolio = fed(replace(SPEC, standby_cost=0.25), pulses(880))
+    choice = portfolio.choice()
+    assert choice is not None
+    assert choice.standing.rule.foretold
+    portfolio._rhythm = Rhythm()
+    portfolio.add(requests=30, prompt_tokens=15e3, output_tokens=0, seconds=15, start=60, now=895.0)
+    choice = portfolio.choice()
+    assert choice is not None
+    assert choice.period is None
+    assert not choice.standing.rule.foretold
+    assert not any(other.rule.foretold for other in choice.others)
+
+
+def portfolio_of(fleet: Fleet) -> Portfolio:
+    found = fleet.policy._evidence.portfolio
+    assert found is not None
+    return found
+
+
+def test_slow_and_broken_streams_are_late_too() -> None:
+    def parts(paces: tuple[float, ...]) -> float:
+        fleet = Fleet()
+        for tokens in [500.0] * 400:
+            fleet.tick(tokens, {"ttft_points": ((fleet.now, 0.1),), "paces": paces})
+        choice = portfolio_of(fleet).choice()
+        assert choice is not None
+        return choice.allowed
+
+    assert parts((0.04, 0.2)) < parts((0.04, 0.04))
+
+
+def test_misses_beyond_the_budget_tighten_it() -> None:
+    def after(serving: int) -> tuple[float, float]:
+        portfolio, really = Portfolio(SPEC), VirtualFleet(Rule())
+        terms = replace(TERMS, start=60.0, slack=1.0)
+        for second, tokens in enumerate(pulses(900)):
+            need = tokens / 1000.0
+            late = really.serve(Fluid(1.0, 7.0, need, 0.0, need), terms, serving)
+            portfolio.add(
+                requests=7.0,
+                prompt_tokens=tokens,
+                output_tokens=0.0,
+                seconds=1.0,
+                start=60.0,
+                now=second + 1.0,
+                serving=serving,
+                late=late,
+            )
+        choice = portfolio.choice()
+        assert choice is not None
+        return choice.allowed, portfolio._believed.other
+
+    assert after(4)[0] == pytest.approx(0.7 * 0.05)
+    allowed, other = after(3)
+    assert other == pytest.approx(0.0, abs=0.002)
+    assert allowed == pytest.approx(0.5 * 0.7 * 0.05, abs=0.002)
+
+
+def test_a_fixed_number_is_followed_as_if_it_were_alone() -> None:
+    draw = random.Random(5)
+    tokens = [draw.choice((300.0, 300.0, 2500.0, 9000.0)) for _ in range(600)]
+    portfolio = fed(SPEC, tokens)
+    for number in range(1, 9):
+        alone, late = VirtualFleet(Rule(fixed=number)), 0.0
+        terms = replace(TERMS, slack=SPEC.ttft_objective)
+        for amount in tokens:
+            came = Fluid(1.0, amount / 500.0, amount / 1000.0, 0.0, 0.0)
+            late += alone.step(came, terms, 0.0)[1]
+        assert portfolio._fixed[number].fleet.queue == pytest.approx(alone.queue)
+        assert (portfolio._fixed[number].missed > 0) is (late > 0)
+
+
+def test_what_a_rule_lost_before_its_first_starts_were_there_is_no_record() -> None:
+    portfolio = fed(SPEC, [800.0] * 5 + [1200.0] * 300)
+    mover = next(m for m in portfolio._movers if m.rule == Rule(keep=3.0))
+    assert mover.missed == 0.0
+    assert mover.requests > 0
+
+
+def test_what_costs_as_much_as_a_replica_serves_while_a_turn_is_held() -> None:
+    fleet = taught()
+    guard = fleet.policy._guard
+    guard.moved(-1, 0.8, fleet.now)
+    guard.moved(1, 0.8, fleet.now)
+    fleet.serving = 5  # an operator added one: the rule would let it go
+    plan = fleet.tick()
+    assert any(reason.signal is Signal.DIRECTION for reason in plan.reasons)
+    assert (plan.replicas, plan.standbys) == (5, 0)
 
 
 def test_a_load_that_stays_away_is_forgotten() -> None:

@@ -41,6 +41,7 @@ def totals(arrivals: list[Arrival], gateway: int | None, at: float) -> Ingress:
         prompt_tokens=sum(a[2] for a in mine),
         expected_output=sum(a[3] for a in mine),
         first_tokens=tuple(sorted((a[0], a[2] / 1000) for a in mine)),
+        paces=tuple(sorted((a[0], a[3] / 1000) for a in mine)),
         queued=len(mine) // 2,
         queue_age=max((at - a[0] for a in mine), default=0.0),
         running=len(mine) - len(mine) // 2,
@@ -181,6 +182,23 @@ def test_flow_counts_what_it_let_in_and_what_is_here() -> None:
     assert seen.first_tokens == ((5.0, 4.0),)
     assert (seen.kv_held, seen.kv_to_be_held) == (100, 500)  # four of 150 in all
     assert seen.kv_capacity == 10_000
+
+
+def test_a_stream_that_began_in_time_tells_its_pace_when_it_ends() -> None:
+    made = flow(slots=5)
+    for number in range(5):
+        made.offer(request(number), 1.0)
+    for number, at in enumerate((2.0, 2.0, 2.0, 9.0, 9.0)):  # the last two late
+        made.first_token(f"r{number}", at)
+    made.finish("r0", Outcome.COMPLETED, Usage(100, 21), 10.0)
+    made.finish("r1", Outcome.COMPLETED, Usage(100, 1), 11.0)  # one token has no pace
+    made.abandon("r2", None, 12.0)
+    made.finish("r3", Outcome.COMPLETED, Usage(100, 50), 13.0)
+    made.abandon("r4", None, 13.5)
+    made.offer(request(5)._replace(client_retry=1), 13.6)
+    made.first_token("r5", 13.7)
+    made.abandon("r5", None, 13.8)  # it was counted when it was lost first
+    assert made.ingress("m", Role.BOTH, 14.0).paces == ((10.0, 0.4), (12.0, math.inf))
 
 
 def test_totals_stay_when_requests_end() -> None:

@@ -13,7 +13,7 @@ from surgetank.policy.scaling import ScalePolicy
 from surgetank.simulation.fluid import FluidFleet, FluidScore, Inflow
 from surgetank.simulation.policies import Fixed
 
-HALF = 900
+HALF = 2700  # s: a record's early misses fade by half in 1,800
 SPEC = ScaleSpec(
     ttft_objective=1.0,
     prompt_tokens_per_replica=1000.0,
@@ -63,7 +63,7 @@ def test_on_pulses_shorter_than_a_start_the_policy_is_the_best_fixed_number() ->
     assert seen.cost(1.0) <= 1.02 * fixed(inflow, 4).cost(1.0)
 
 
-def test_where_standbys_are_cheap_it_is_a_tenth_below_the_best_fixed_number() -> None:
+def test_where_standbys_are_cheap_it_comes_a_tenth_below_the_best_fixed_number() -> None:
     inflow = pulses(0.8, 3.6)
     seen = ours(inflow, 0.25)
     assert seen.attainment >= 0.95

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any, Final
 
 from surgetank.adapters.http import FetchError, fetch
@@ -20,7 +21,7 @@ from surgetank.policy.replica import Role
 log = logging.getLogger("surgetank.gateways")
 
 _VERSION: Final = 1
-_NUMBERS: Final = {f.name for f in fields(Ingress)} - {"gateway", "as_of", "first_tokens"}
+_NUMBERS: Final = {f.name for f in fields(Ingress)} - {"gateway", "as_of", "first_tokens", "paces"}
 _MAY_BE_UNKNOWN: Final = {f.name for f in fields(Ingress) if "None" in str(f.type)}
 _LEAST_PAUSE: Final = 0.02  # seconds between two visits of a gateway
 _DRAINING: Final = "draining"
@@ -292,7 +293,9 @@ def read_ingress(row: Mapping[str, Any], now_there: float, now: float) -> Ingres
             raise FetchError(f"an observation that cannot be read: {name} = {value!r}")
     try:
         points = tuple((now - (now_there - at), ttft) for at, ttft in row.get("first_tokens", ()))
+        ends = row.get("paces", ())
+        paces = tuple((now - (now_there - at), inf if p is None else p) for at, p in ends)
         as_of = now - (now_there - row["as_of"])
-        return Ingress(str(row["gateway"]), as_of, first_tokens=points, **numbers)
+        return Ingress(str(row["gateway"]), as_of, first_tokens=points, paces=paces, **numbers)
     except (KeyError, TypeError, ValueError) as error:
         raise FetchError(f"an observation that cannot be read: {error}") from None

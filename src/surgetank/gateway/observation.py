@@ -126,6 +126,7 @@ def ingress_row(reading: Ingress, wall_offset: float) -> dict[str, Any]:
     row = {f.name: getattr(reading, f.name) for f in fields(reading)}
     row["as_of"] = reading.as_of + wall_offset
     row["first_tokens"] = [[at + wall_offset, ttft] for at, ttft in reading.first_tokens]
+    row["paces"] = [[at + wall_offset, None if _infinite(p) else p] for at, p in reading.paces]
     return {name: None if _infinite(value) else value for name, value in row.items()}
 
 

@@ -143,7 +143,8 @@ class Evidence:
         waiting = (seen.queue_length or 0) + _PREFILLS * max(1, seen.serving)
         lost = max(0.0, self._unanswered - waiting)  # they hung up, or were turned away
         self._unanswered = max(0.0, self._unanswered - lost)
-        return late + lost
+        slow = len([1 for pace in seen.paces if pace > self._spec.tpot_objective])
+        return late + lost + slow
 
     def read(self, seen: Observation, start_time: float, now: float) -> Reading:
         """Ask every signal; `start_time` is the forecast's horizon."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 _LEAST_PART = 0.15  # of a replica, which prefills get even when decodes would take all
 _PARTS = (1.0, 0.92, 0.85, 0.78, 0.7, 0.62, 0.55)  # of the stated capacity, which are believed
-_UNEXPLAINED = 0.01  # part of the requests that may be late for other reasons
+_MINUTE = 60.0  # s: a burst and those whom it made late, most of them
 _PRESSED = 0.5  # part of the slack: who waits as long gets everything that is loaded
 
 
@@ -62,7 +62,8 @@ class Rule:
 
     Loaded are `fixed`, or the best fixed number and `beyond`, or `head` x what was needed within
     `keep` starts (`capped`: no more than the best fixed number). All of them serve, or with `rest`
-    only `head` x what was needed within that many seconds. `foretold`: it believes in the rhythm.
+    only `head` x what was needed within that many seconds (and `load` x is loaded). `foretold`: it
+    believes in the rhythm.
     """
 
     fixed: int | None = None
@@ -71,6 +72,7 @@ class Rule:
     capped: bool = False
     rest: float | None = None
     head: float = 1.0
+    load: float | None = None
     foretold: bool = False
 
     def __str__(self) -> str:
@@ -80,7 +82,8 @@ class Rule:
             extra = f" and {self.beyond}" if self.beyond else ""
             words = [f"the best fixed number{extra}"]
         else:
-            words = [f"{self.head:g} x what was needed within {self.keep:g} start times"]
+            head = self.head if self.load is None else self.load
+            words = [f"{head:g} x what was needed within {self.keep:g} start times"]
             words += ["no more than the best fixed number"] if self.capped else []
         if self.rest is not None:
             words.append(f"of which {self.head:g} x the need of the last {self.rest:g} s serves")
@@ -111,13 +114,12 @@ class VirtualFleet:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.loaded = 0
-        self.serving = 0
+        self.loaded = self.serving = rule.fixed or 0
+        self.queue = 0.0  # replica-seconds of prefill that wait
         self._loaded_most = _Most()
         self._serving_most = _Most()
         self._loaded_since: list[float] = []  # of each layer, from the lowest
         self._serving_since: list[float] = []
-        self._queue = 0.0
         self._begun = False
         self.returns = 0  # times that it grew after it had shrunk
         self._shrunk = False
@@ -127,7 +129,6 @@ class VirtualFleet:
         """Follow the rule for a step; give what it cost (replica-seconds) and who missed."""
         fixed = self.rule.fixed
         if fixed is not None:  # always there: nothing to decide, and most of the candidates
-            self.loaded = self.serving = fixed
             return fixed * came.seconds, self.serve(came, terms, fixed)
         self._decide(came, terms, now)
         ready = bisect_right(self._loaded_since, now - terms.start)
@@ -147,7 +148,8 @@ class VirtualFleet:
             need = max(came.need, came.ahead) if rule.foretold else came.need
             if rule.capped:
                 most = min(most, max(least, terms.best))
-            wanted = min(max(math.ceil(rule.head * need / rho - 0.02), least), most)
+            head = rule.head if rule.load is None else rule.load
+            wanted = min(max(math.ceil(head * need / rho - 0.02), least), most)
             loaded = self._loaded_most.add(wanted, rule.keep * terms.start, now)
         self.loaded = loaded
         since = now if self._begun else -math.inf
@@ -158,7 +160,7 @@ class VirtualFleet:
             return
         need = max(came.need, came.soon) if rule.foretold else came.need
         wanted = math.ceil(rule.head * need / rho - 0.02)
-        if self._queue > _PRESSED * terms.slack * rho * max(1, len(self._serving_since)):
+        if self.queue > _PRESSED * terms.slack * rho * max(1, len(self._serving_since)):
             wanted = loaded
         wanted = min(max(wanted, terms.least), loaded)
         self.serving = min(self._serving_most.add(wanted, rule.rest, now), loaded)
@@ -178,13 +180,13 @@ class VirtualFleet:
         """Let a step's work in and out; give the requests that waited too long."""
         rate = max(_LEAST_PART * active, terms.rho * active - came.decode)
         seconds, prefill = came.seconds, came.prefill
-        before = self._queue / rate
+        before = self.queue / rate
         # A second's requests may come together; what comes within longer steps is spread over them.
         lump = prefill if seconds <= 1.0 else prefill / seconds
         after = before + lump / rate
         if seconds > 1.0:
             after += max(0.0, (prefill - lump) / rate - (seconds - 1.0))
-        self._queue = max(0.0, self._queue + prefill - rate * seconds)
+        self.queue = max(0.0, self.queue + prefill - rate * seconds)
         if after <= terms.slack or not came.requests:
             return 0.0
         if before >= terms.slack:
@@ -202,16 +204,23 @@ def _resize(since: list[float], size: int, now: float) -> None:
 class Believed:
     """What a replica really does of what is said of it: the part that explains who was late.
 
-    The real fleet is followed with several parts of the stated capacity; the largest part that
-    foretells as many late requests as there were is believed. Fewer late ones raise nothing.
+    The real fleet is followed with several parts of the stated capacity. What a part leaves
+    unexplained, all in all, was late for `other` reasons: a share of the requests that is the same
+    at all times. That part is believed which, with its share, comes nearest to the late requests of
+    each minute; the largest of equals.
     """
 
     def __init__(self) -> None:
         self._fleets = [(part, VirtualFleet(Rule())) for part in _PARTS]
         self._late = [0.0] * len(_PARTS)
+        self._minute = [0.0] * len(_PARTS)  # foretold in the minute that is not over
+        self._errors = [0.0] * len(_PARTS)
         self._requests = self._seen = 0.0
+        self._told = 0.0  # late by what was believed at the time
+        self._seconds = self._seen_minute = self._came_minute = 0.0
         self._since: list[float] = []  # of each that serves, from the lowest
         self.part = 1.0
+        self.other = 0.0  # part of the requests
 
     def step(self, came: Fluid, terms: Terms, serving: int, late: float, now: float) -> None:
         """Follow the real fleet for a step in which so many requests turned out to be late."""
@@ -220,10 +229,30 @@ class Believed:
         fading = 0.5 ** (came.seconds / terms.memory)
         self._requests = fading * self._requests + came.requests
         self._seen = fading * self._seen + late
+        told = 0.0
         for number, (part, fleet) in enumerate(self._fleets):
             missed = fleet.serve(came, terms, part * awake)
             self._late[number] = fading * self._late[number] + missed
-        least = self._seen - _UNEXPLAINED * self._requests
-        self.part = next(
-            (p for p, late in zip(_PARTS, self._late, strict=True) if late >= least), _PARTS[-1]
-        )
+            self._minute[number] += missed
+            self._errors[number] *= fading
+            told += missed if part == self.part else 0.0
+        self._told = fading * self._told + told
+        self._seen_minute += late
+        self._came_minute += came.requests
+        self._seconds += came.seconds
+        if self._seconds >= _MINUTE:
+            self._judge()
+
+    def _judge(self) -> None:
+        for number, foretold in enumerate(self._minute):
+            explained = foretold + self._left(self._late[number]) * self._came_minute
+            self._errors[number] += abs(explained - self._seen_minute)
+            self._minute[number] = 0.0
+        self._seconds = self._seen_minute = self._came_minute = 0.0
+        best = min(range(len(_PARTS)), key=self._errors.__getitem__)
+        # The rules' records are of what was believed at the time: what that explained is no other.
+        self.part, self.other = _PARTS[best], self._left(max(self._told, self._late[best]))
+
+    def _left(self, explained: float) -> float:
+        """Part of the requests that were late beyond those."""
+        return max(0.0, self._seen - explained) / max(self._requests, 1.0)

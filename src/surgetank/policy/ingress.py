@@ -18,6 +18,8 @@ from surgetank.policy.plan import Observation
 from surgetank.policy.pool import PoolCounts
 from surgetank.policy.replica import Role
 
+_Point = tuple[float, float]
+
 
 @dataclass(frozen=True, slots=True)
 class Ingress:
@@ -37,6 +39,10 @@ class Ingress:
 
     # The latest first tokens: (when, TTFT), in order. A reader takes those after its last reading.
     first_tokens: tuple[tuple[float, float], ...] = ()
+
+    # The latest ends of streams that had begun in time: (when, seconds a token after the first),
+    # inf for one that broke off. They miss their objective by this alone.
+    paces: tuple[tuple[float, float], ...] = ()
 
     # Now.
     queued: int | None = None
@@ -84,6 +90,7 @@ def measure(
         prompt_tokens=model.prompt_tokens,
         expected_output=model.expected_output,
         first_tokens=tuple(model.first_tokens),
+        paces=tuple(model.paces),
         queued=model.queue.size,
         queue_age=now - oldest,
         running=model.running,
@@ -129,12 +136,14 @@ def observation(
     def blocks(tokens: float | None) -> float | None:
         return None if tokens is None else tokens / block_size
 
-    points = [
-        p
-        for a, b in pairs
-        for p in b.first_tokens[bisect_right(b.first_tokens, a.as_of, key=_when) :]
-        if p[0] <= b.as_of
-    ]
+    def latest(get: Callable[[Ingress], tuple[_Point, ...]]) -> list[_Point]:
+        return [
+            p
+            for a, b in pairs
+            for p in get(b)[bisect_right(get(b), a.as_of, key=_when) :]
+            if p[0] <= b.as_of
+        ]
+
     return Observation(
         serving=counts.serving,
         starting=counts.starting,
@@ -145,7 +154,8 @@ def observation(
         prompt_tokens=amount(lambda r: r.prompt_tokens),
         expected_output=amount(lambda r: r.expected_output),
         output_tokens=amount(lambda r: r.output_tokens),
-        ttft_points=tuple(sorted(points)),
+        ttft_points=tuple(sorted(latest(lambda r: r.first_tokens))),
+        paces=tuple(pace for _, pace in sorted(latest(lambda r: r.paces))),
         queue_length=_whole(state(lambda r: r.queued)),
         queue_age=_largest(r.queue_age for r in readings),
         running=_whole(state(lambda r: r.running)),

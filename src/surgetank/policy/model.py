@@ -48,6 +48,7 @@ class Model:
         "look",
         "name",
         "outstanding",
+        "paces",
         "prefill_done",
         "prompt_tokens",
         "queue",
@@ -75,6 +76,8 @@ class Model:
         self.expected: tuple[float, ...] = ()  # when replicas that start will serve, in order
         self.outstanding = 0  # output expected of all that runs or waits
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=_FIRST_TOKENS)
+        # Streams that had begun in time: when they ended, and seconds a token; inf: broken off.
+        self.paces: deque[tuple[float, float]] = deque(maxlen=_FIRST_TOKENS)
         self.level = 0  # step of the degradation ladder
         self.ladder: DegradationLadder | None = None
         self.look = inf  # from when on a request that comes asks the ladder

@@ -57,7 +57,7 @@ class ScaleSpec:
     standby_cost: float = 1.0  # of a warm standby, as part of a serving replica: 1 on rented GPUs
     wake_time: float = 3.0  # from standby to serving; 0 where it is loaded and only not routed
     decode_share: float = 0.5  # of a decode's cost where prefills run: they share their steps
-    record_memory: float = 600.0  # after which a record of what came counts half
+    record_memory: float = 1800.0  # after which a record of what came counts half
     learning_period: float = 1200.0  # a fleet younger than this may keep more than it has seen
     # Times the root of the mean need, kept beyond it while so young; 8 for a fleet whose first
     # burst must not be lost, 0 for one that may learn from it.
@@ -124,6 +124,7 @@ class Observation:
     expected_output: float | None = None  # of those, output tokens expected
     output_tokens: float | None = None  # generated, by all streams
     ttft_points: tuple[tuple[float, float], ...] = ()  # (time of the first token, TTFT)
+    paces: tuple[float, ...] = ()  # s a token of streams that began in time; inf: broken off
 
     queue_length: int | None = None
     queue_age: float | None = None  # how long the oldest has waited; 0 with an empty queue

@@ -24,13 +24,19 @@ _BLOCK: Final = 15.0  # s: how often the choice is made, and what is forgotten a
 _SLACK: Final = 1.0  # of the TTFT objective: a second's requests do not really come together
 _STAY: Final = 0.4  # of the TPOT objective: the pace at which most engines decode
 _REST: Final = (10.0, 30.0)  # s that serving replicas outlive the need
-_HEADS: Final = (1.0, 1.5, 2.0)
+_HEADS: Final = (1.0, 1.25, 1.5, 2.0)
+_RESTING_HEADS: Final = (1.0, 1.5, 2.0)
 _KEEPS: Final = (1.0, 3.0)  # starts that loaded replicas outlive the need
+_KEEPS_FORETOLD: Final = (0.25, 1.0)  # what comes back is started for ahead
 _STICKY: Final = 0.97  # a rule must be that much cheaper to take over
-_SAFETY: Final = 0.85  # part of the misses allowed that a rule may have had: the next ones differ
-_TRIALS: Final = 2.0  # times that a rule must have been put to the test
+_SAFETY: Final = 0.7  # part of the misses allowed that a rule may have had: bursts differ
+_LEAST_ALLOWED: Final = 0.3  # of these, whatever part is late for reasons that no replica cures
+_LEAST_SPARE: Final = 0.5  # of that, while more were late than may be
+_TRIALS: Final = 1.5  # times that a rule must have been put to the test
+_TRIALS_FADE: Final = 0.25  # they are rare: they fade so much slower than what came
 _BETTER: Final = 0.95  # of a fixed number's cost, to be worth the risk
 _TOLD: Final = 2  # rules that move, which a choice tells beside the fixed numbers
+_BEGINNING: Final = 2.0  # starts, after which a rule has what it asked for, and belief its ground
 _SETTLED: Final = 30.0  # s, before a mean is one
 _FINE: Final = 32  # fixed numbers up to here are all tried, beyond it every fiftieth part
 
@@ -72,23 +78,26 @@ class _Candidate:
         self._cost = self._missed = 0.0
         self._tried = 0
 
-    def step(self, came: Fluid, terms: Terms, now: float) -> None:
+    def step(self, came: Fluid, terms: Terms, now: float) -> float:
+        """Follow it for a step; give the requests that it made late."""
         cost, missed = self.fleet.step(came, terms, now)
         self._cost += cost
         self._missed += missed
+        return missed
 
     def close(self, requests: float, seconds: float, fading: float) -> None:
         """End a block; what was before it counts less."""
         self.requests = fading * self.requests + requests
         self.seconds = fading * self.seconds + seconds
-        self.cost = fading * self.cost + self._cost
+        fixed = self.rule.fixed  # it costs the same whether it was looked at or not
+        self.cost = fading * self.cost + (self._cost if fixed is None else fixed * seconds)
         self.missed = fading * self.missed + self._missed
-        self.trials = fading * self.trials + self.fleet.returns - self._tried
+        self.trials = fading**_TRIALS_FADE * self.trials + self.fleet.returns - self._tried
         self._cost = self._missed = 0.0
         self._tried = self.fleet.returns
 
     def begin_anew(self) -> None:
-        """Forget a record that was made before there was anything to believe in."""
+        """Forget a record made while it had nothing yet, or nothing to believe in."""
         self.cost = self.missed = self.requests = self.seconds = self.trials = 0.0
 
     def rate(self) -> float:
@@ -112,6 +121,7 @@ class Portfolio:
         self._envelope = DemandEnvelope(self._slack)
         self._rhythm = Rhythm()
         self._fixed: dict[int, _Candidate] = {}
+        self._ladder: list[_Candidate] = []  # the same, upwards
         self._movers = [_Candidate(rule) for rule in _moving(spec)]
         self._best = spec.min_replicas
         self._decoding = 0.0  # decode work under way, replica-seconds
@@ -119,6 +129,7 @@ class Portfolio:
         self._requests = self._seconds = 0.0  # of the record
         self._block_requests = self._block_seconds = 0.0
         self._mean_need = self._age = 0.0
+        self._late = self._late_of = 0.0  # requests, as it really went
         self._chosen: _Candidate | None = None
         self._others: tuple[Standing, ...] = ()
         self._rhythmic = False
@@ -158,6 +169,10 @@ class Portfolio:
         self.need = (peak.rate if peak else 0.0) + done / seconds
         self._rhythm.add(self.need, now)
         self._age += seconds
+        if self._age - seconds < _BEGINNING * start <= self._age:
+            self._requests = self._seconds = 0.0
+            for candidate in (*self._fixed.values(), *self._movers):
+                candidate.begin_anew()
         self._mean_need += (self.need - self._mean_need) * min(1.0, seconds / self._age)
         came = Fluid(
             seconds,
@@ -169,16 +184,27 @@ class Portfolio:
             self._rhythm.foretold(spec.wake_time + 1.0),
         )
         if late is not None:
+            if self._age > _BEGINNING * start:
+                self._late += late
+                self._late_of += requests
             self._believed.step(came, replace(self._terms(start), rho=1.0), serving, late, now)
         terms = self._terms(start)
         self._grow(terms)
-        for candidate in (*self._fixed.values(), *self._movers):
-            if self._rhythmic or not candidate.rule.foretold:
-                candidate.step(came, terms, now)
+        for candidate in self._trusted():
+            candidate.step(came, terms, now)
+        self._follow_fixed(came, terms, now)
         self._block_requests += requests
         self._block_seconds += seconds
         if self._block_seconds >= _BLOCK:
             self._close()
+
+    def _follow_fixed(self, came: Fluid, terms: Terms, now: float) -> None:
+        """Follow the fixed numbers upwards: above one where nobody waits, nobody does."""
+        for candidate in self._ladder:
+            waited = candidate.fleet.queue
+            missed = candidate.step(came, terms, now)
+            if not (waited or missed or candidate.fleet.queue):
+                return
 
     def _terms(self, start: float) -> Terms:
         spec = self._spec
@@ -203,9 +229,13 @@ class Portfolio:
                 made.cost = number * self._seconds  # it would have kept everybody so far
                 made.seconds, made.requests = self._seconds, self._requests
                 self._fixed[number] = made
+        if len(self._ladder) < len(self._fixed):
+            self._ladder = [c for _, c in sorted(self._fixed.items())]
 
     def _close(self) -> None:
         fading = 0.5 ** (self._block_seconds / self._spec.record_memory)
+        self._late *= fading
+        self._late_of *= fading
         self._requests = fading * self._requests + self._block_requests
         self._seconds = fading * self._seconds + self._block_seconds
         for candidate in (*self._fixed.values(), *self._movers):
@@ -220,11 +250,10 @@ class Portfolio:
         self._choose()
 
     def _choose(self) -> None:
-        allowed = _SAFETY * (1 - self._spec.attainment)
-        fixed = [c for _, c in sorted(self._fixed.items())]
-        best = next((c for c in fixed if c.late() <= allowed), fixed[-1])
+        allowed = self._allowed()
+        best = next((c for c in self._ladder if c.late() <= allowed), self._ladder[-1])
         self._best = best.rule.fixed or self._best
-        tried = [c for c in self._movers if c.trials >= _TRIALS and c.late() <= allowed]
+        tried = [c for c in self._trusted() if c.trials >= _TRIALS and c.late() <= allowed]
         found = min(tried, key=_Candidate.rate, default=best)
         if found.rate() > _BETTER * best.rate():
             found = best
@@ -237,6 +266,18 @@ class Portfolio:
         ):
             self._chosen = found
         self._others = self._rivals(allowed)
+
+    def _allowed(self) -> float:
+        """Give the part of the requests that may be late for want of replicas."""
+        whole, other = _SAFETY * (1 - self._spec.attainment), self._believed.other
+        missed = self._late / max(self._late_of, 1.0)
+        overspent = missed > whole > other  # beyond it no replica brings the target back
+        spare = max(_LEAST_SPARE, whole / missed) if overspent else 1.0
+        return spare * max(whole - other, _LEAST_ALLOWED * whole)
+
+    def _trusted(self) -> list[_Candidate]:
+        """The rules that move, without those that believe in a rhythm while there is none."""
+        return [c for c in self._movers if self._rhythmic or not c.rule.foretold]
 
     def choice(self) -> Choice | None:
         """What the best rule wants now; None before the first block ended."""
@@ -253,7 +294,7 @@ class Portfolio:
             serving=chosen.fleet.serving,
             standing=chosen.standing(),
             others=self._others,
-            allowed=_SAFETY * (1 - spec.attainment),
+            allowed=self._allowed(),
             period=self._rhythm.period,
             prior=min(prior, spec.max_replicas) if self._age >= _SETTLED else 0,
             need=self.need,
@@ -264,7 +305,7 @@ class Portfolio:
     def _rivals(self, allowed: float) -> tuple[Standing, ...]:
         """The best fixed number and its neighbours, and the best of those that move."""
         near = (self._fixed.get(self._best + more) for more in (-1, 0, 1))
-        kept = (c for c in self._movers if c.trials >= _TRIALS and c.late() <= allowed)
+        kept = (c for c in self._trusted() if c.trials >= _TRIALS and c.late() <= allowed)
         told = [c for c in near if c is not None] + sorted(kept, key=_Candidate.rate)[:_TOLD]
         return tuple(c.standing() for c in told if c is not self._chosen)
 
@@ -272,18 +313,16 @@ class Portfolio:
 def _moving(spec: ScaleSpec) -> list[Rule]:
     found: list[Rule] = []
     for foretold in (False, True):
-        found += [
-            Rule(keep=k, capped=c, head=h, foretold=foretold)
-            for k in _KEEPS
-            for h in _HEADS[:2]
-            for c in (True, False)
-        ]
+        for keep in _KEEPS_FORETOLD if foretold else _KEEPS:
+            found += [Rule(keep=keep, head=head, foretold=foretold) for head in _HEADS]
+            found.append(Rule(keep=keep, head=_HEADS[2], capped=True, foretold=foretold))
         if spec.standby_cost < 1:
+            loads = [Rule(beyond=0), Rule(beyond=1), Rule(keep=_KEEPS[1], load=_HEADS[2])]
             found += [
-                Rule(beyond=b, rest=r, head=h, foretold=foretold)
-                for b in (0, 1)
-                for r in _REST
-                for h in _HEADS
+                replace(loaded, rest=rest, head=head, foretold=foretold)
+                for loaded in loads
+                for rest in _REST
+                for head in _RESTING_HEADS
             ]
     return found
 

@@ -11,6 +11,7 @@ rule that does not, so a rhythm that is none costs nothing.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from itertools import islice
 from math import ceil, floor, inf
 from operator import mul
@@ -38,6 +39,7 @@ class Rhythm:
         self._part: list[float] = []
         self._scan: list[float] = []  # a copy of the coarse steps, being looked at
         self._found: list[float] = []  # autocorrelation by lag so far
+        self._exact: Generator[None, None, float] | None = None  # a period being refined
         self.period: float | None = None  # s
 
     def add(self, need: float, now: float) -> None:
@@ -75,7 +77,13 @@ class Rhythm:
         return most
 
     def _look(self) -> None:
-        """Some lags more; a whole scan is judged, and the next begins."""
+        """Some lags more; a whole scan is judged, its period refined, and the next begins."""
+        if self._exact is not None:
+            try:
+                next(self._exact)
+            except StopIteration as found:
+                self.period, self._exact = found.value, None
+            return
         if not self._scan:
             if len(self._coarse) < _SHORTEST * 3:
                 return
@@ -112,10 +120,13 @@ class Rhythm:
             ):
                 best = lag
                 break
-        self.period = None if best is None else self._exact(best)
+        if best is None:
+            self.period = None
+        else:
+            self._exact = self._refined(best)
 
-    def _exact(self, lag: int) -> float:
-        """Refine by the finest steps, at a multiple of the period, where errors shrink."""
+    def _refined(self, lag: int) -> Generator[None, None, float]:
+        """Refine, a lag a tick, by the finest steps at a multiple of the period: errors shrink."""
         fine = list(self._fine)
         mean = sum(fine) / len(fine)
         fine = [value - mean for value in fine]
@@ -123,7 +134,10 @@ class Rhythm:
         reach = _COARSE
         while True:
             around = range(round(guess * cycles) - reach, round(guess * cycles) + reach + 1)
-            fits = [(sum(map(mul, fine[at:], fine)) / (len(fine) - at), at) for at in around]
+            fits: list[tuple[float, int]] = []
+            for at in around:
+                fits.append((sum(map(mul, islice(fine, at, None), fine)) / (len(fine) - at), at))
+                yield
             guess = max(fits)[1] / cycles
             if (cycles * 2 + 1) * guess > len(fine) or cycles >= 4:
                 return guess * self._step

@@ -239,9 +239,15 @@ class ScalePolicy:
         serving = (
             min(max(choice.serving, choice.prior), loaded) if spec.standby_cost < 1 else loaded
         )
+        warm, present = seen.serving + seen.standby, loaded
+        if self._expecting is not None and self._expecting.standbys and self._wanted is not None:
+            # Kept for bursts that no record holds: signals wake them, as without records.
+            present = max(loaded, warm)
+            serving = max(serving, min(present, self._within(self._wanted.most())))
         if symptom or self._waiting(seen):
-            serving = max(serving, min(loaded, max(symptom, seen.serving + seen.standby)))
+            serving = max(serving, min(present, max(symptom, warm)))
         serving = self._within(max(serving, expected))
+        loaded = max(loaded, serving)
         if reading.missing:
             serving, loaded = max(serving, before), max(loaded, before + self._warm)
             names = ", ".join(reading.missing)
@@ -253,6 +259,8 @@ class ScalePolicy:
         if self._expecting is not None:
             loaded = max(loaded, serving + self._expecting.standbys)
         loaded = self._turned(min(loaded, spec.max_replicas), choice, start_time, reasons, now)
+        if spec.standby_cost >= 1 and self._expecting is None:
+            serving = loaded  # a standby that costs as much had better serve
         self._target = min(serving, loaded)
         self._warm = loaded - self._target
         return ScalePlan(
