@@ -55,6 +55,29 @@ def test_gateways_are_told_when_what_starts_will_serve_and_when_nothing_does() -
     assert world.expected == []
 
 
+def test_when_a_replica_dies_gateways_are_told_at_once_when_the_next_will_serve() -> None:
+    world = World(start_time=7.0)
+    world.run(100)
+    world.until(world.now + 0.25)
+    world.crash("m-both-1")
+    assert world.expected == [7.0]  # the start it has measured, not at the next tick
+    world.run(2)
+    assert world.expected == [6.0]  # as of the last tick, a second later
+    world.run(7)
+    assert world.expected == []
+
+
+def test_gateways_are_told_of_a_start_that_waits_for_its_backoff_too() -> None:
+    world = World()
+    world.run(10)
+    world.crash("m-both-1")  # young: it counts as a failed start
+    assert world.calls == ["start m-both-1"]
+    assert world.expected == [5.75]  # 0.75 s of backoff, and a start as it was measured
+    world.run(2)
+    assert world.calls == ["start m-both-1", "start m-both-2"]
+    assert world.expected == [4.75]  # as of the last tick, a second later: the same moment
+
+
 def test_a_stream_that_does_not_end_is_cut_at_the_drain_timeout() -> None:
     world = World()
     world.run(10)

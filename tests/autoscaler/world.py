@@ -16,6 +16,7 @@ from typing import Any
 from surgetank.adapters.fleet import FleetEvents, Found
 from surgetank.autoscaler.controller import PoolController, Sinks
 from surgetank.autoscaler.spec import PoolConfig
+from surgetank.policy.budget import Budget
 from surgetank.policy.ingress import Ingress
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.record import FleetSample
@@ -44,6 +45,7 @@ class World:
         start_time: float = 5.0,
         advisory: bool = False,
         learned: dict[str, Any] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.now = 100.0
         self.start_time = start_time
@@ -76,6 +78,7 @@ class World:
                 sample=lambda line: self.samples.append(FleetSample.from_line(line)),
             ),
             learned=learned,
+            budget=budget,
         )
 
     # Time.

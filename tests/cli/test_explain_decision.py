@@ -54,6 +54,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(tick_line(row(now, "other"), seen(now, prompt=1.0), plan, ()))
         planned.append(plan)
     lines.append(event_line(row(21.5), "crashed", "chat-0", "exit 1", ()))
+    lines.append(event_line(row(5.5), "portfolio", "", "static floor of 3: 97.0%", ()))
     lines.append(event_line(row(81.0), "became_ready", "chat-1", "", ()))
     lines.sort(key=lambda line: json.loads(line)["t"])
     path = tmp_path_factory.mktemp("decisions") / "decisions.jsonl"
@@ -65,6 +66,18 @@ def grown(log: Path) -> float:
     """When the first replica was started, seconds after T."""
     rows = [json.loads(line) for line in log.read_text().splitlines() if '"do":"start"' in line]
     return float(rows[0]["t"]) - T
+
+
+def test_it_says_by_which_choice_of_the_portfolio_a_later_decision_was_made(log: Path) -> None:
+    def told(after: float) -> str:
+        return surgetank("explain", str(log), "--at", str(T + after)).stdout
+
+    assert "portfolio" not in told(4.0)
+    assert "Just before: portfolio (static floor of 3: 97.0%)" in told(6.1)
+    later = told(20.0)
+    assert "Just before" not in later
+    assert "By settings of the portfolio's choice: portfolio (static floor of 3: 97.0%)" in later
+    assert later.count("static floor of 3") == 1  # the pool of the other model has none
 
 
 def test_a_decision_is_told_with_its_inputs_reasons_and_what_came_of_it(log: Path) -> None:

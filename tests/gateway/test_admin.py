@@ -297,6 +297,7 @@ def test_the_command_shows_what_the_listener_tells() -> None:
     status = {
         "version": "1.0", "uptime": 61.5, "records": {"written": 7, "dropped": 2},
         "configuration": {"reloads": 3, "error": "line 7", "kept": ["listen.port"]},
+        "portfolio": [{"pool": "tiny/both", "at": 1.0, "result": "chose", "why": "as it is: 97%"}],
     }  # fmt: skip
     held = [False]
     controls = Controls(
@@ -314,10 +315,11 @@ def test_the_command_shows_what_the_listener_tells() -> None:
             lines = (await command(admin, "status")).stdout.splitlines()
             assert lines[0] == "ready: 0 running, 0 waiting"
             assert "configuration: 3 times read anew; the last reading failed: line 7" in lines
-            assert lines[-3:] == [
+            assert lines[-4:] == [
                 "kept until a restart: listen.port",
                 "records: 7 written, 2 lost",
                 "scaling: by itself",
+                "portfolio of tiny/both chose: as it is: 97%",
             ]
             head, row = (await command(admin, "replicas")).stdout.splitlines()
             assert (head.split()[0], row.split()[:4]) == ("ID", [replica, "tiny", "serving", "yes"])

@@ -139,3 +139,40 @@ def test_the_driver_and_a_simulator_end_every_request_alike(seed: int) -> None:
     assert {n: o for n, (_, o) in live.items()} == {n: o for n, (_, o) in simulated.items()}
     assert all(live[n][0] == pytest.approx(simulated[n][0], abs=1e-6) for n in live)
     assert len({o for _, o in live.values()}) >= 3  # the pulse makes some wait too long
+
+
+class Endless:
+    """A request that runs until it is told to end."""
+
+    def dispatch(self, effect: Dispatch) -> None:
+        """It runs on."""
+
+    def refuse(self, effect: Refuse) -> None:
+        raise AssertionError("shadow admission refuses nobody")
+
+    def cancel(self, effect: Cancel) -> None:
+        """Nothing more is asked of it."""
+
+
+def test_a_deadline_of_the_shadow_alone_is_kept_though_the_flow_sleeps_longer() -> None:
+    clock = VirtualClock()
+    spec = FlowSpec(admission="shadow", max_in_flight=1, queue_timeout=3.0, request_timeout=60.0)
+    flow = FlowControl(spec, tiers=(Tier(predicted_wait=False),), models=("m",))
+    flow.join(Replica("a", "m"), 0.0)
+    driver = Driver(flow, clock)
+    assert driver.shadow is not None
+    refused: list[tuple[float, int]] = []
+
+    def look() -> None:
+        assert driver.shadow is not None
+        refused.append((clock.time(), sum(driver.shadow.counts.refused.values())))
+
+    driver.offer(Request("runs", "t", "m", prompt_bytes=40, max_tokens=10), Endless())
+    second = Request("waits", "t", "m", prompt_bytes=40, max_tokens=10)
+    clock.call_at(1.0, lambda: driver.offer(second, Endless()))
+    assert flow.sleeps_until(59.0)  # its one timer stands at the end of the first request
+    clock.call_at(3.9, look)
+    clock.call_at(4.1, look)  # nothing happened in between but the shadow's own deadline
+    clock.call_at(4.2, driver.close)
+    clock.run()
+    assert refused == [(3.9, 0), (4.1, 1)]

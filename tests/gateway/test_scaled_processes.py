@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import shlex
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,101 +13,22 @@ import httpx
 import pytest
 import uvloop
 
-from surgetank.adapters.child import Child
-from tests.gateway.processes import READY_WITHIN, Served, chat
-
-TIMEOUT = 60.0
-ENGINE = shlex.join([sys.executable, "-m", "surgetank", "engine", "--profile", "tiny"])
-
-
-def pool(**more: Any) -> dict[str, Any]:
-    return {
-        "model": "tiny",
-        "base": 1,
-        "max_replicas": 4,
-        "process": {"command": f"{ENGINE} --model tiny --port {{port}} --cold-start 0.3"},
-        "scale": {"standbys": 1, "scale_down_delay": 3},
-        **more,
-    }
-
-
-def settings(folder: Path, **more: Any) -> dict[str, Any]:
-    return {
-        "listen": {"port": 0},
-        "admin": {"port": 0},
-        "records": {"path": str(folder / "records.jsonl")},
-        "upstream": {"health_interval": 0.1},
-        "drain_timeout": 5,
-        "autoscaler": {
-            "state_dir": str(folder / "state"),
-            "decisions": str(folder / "decisions.jsonl"),
-            "pools": [pool()],
-        },
-        **more,
-    }
-
-
-def command(folder: Path, name: str, config: dict[str, Any]) -> Child:
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(config))
-    line = [sys.executable, "-m", "surgetank", name, "-c", str(path)]
-    return Child(name, line, start_timeout=READY_WITHIN, stop_timeout=20.0)
-
-
-@asynccontextmanager
-async def scaled(folder: Path, child: Child) -> AsyncIterator[Served]:
-    url, admin, *_ = await child.start()
-    try:
-        yield Served(child, url, admin.removeprefix("admin="), folder)
-    finally:
-        await child.stop()
-
-
-async def states(served: Served) -> dict[str, str]:
-    """Every replica that is well, and whether it serves or stands by."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        body = (await client.get(f"{served.admin}/observation")).json()
-    rows = [row for each in body["pools"] for row in each["replicas"]]
-    return {row["id"]: row["state"] for row in rows if row["ready"]}
-
-
-async def until_states(served: Served, **wanted: int) -> dict[str, str]:
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            found = await states(served)
-            counts = {name: list(found.values()).count(name) for name in wanted}
-            if all(counts[name] >= number for name, number in wanted.items()):
-                return found
-            await asyncio.sleep(0.05)
-
-
-def pids_of(folder: Path) -> set[int]:
-    """Processes started from a state folder: each replica's command names its own port."""
-    state = folder / "state"
-    found = set()
-    for path in state.glob("*.json"):
-        for row in json.loads(path.read_text()).get("replicas", ()):
-            found.add(int(row["pid"]))
-    return {pid for pid in found if alive(pid)}
-
-
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
-
-
-async def burst(served: Served, number: int) -> list[int]:
-    async with httpx.AsyncClient(
-        trust_env=False, timeout=TIMEOUT, limits=httpx.Limits(max_connections=None)
-    ) as client:
-        body = chat(max_tokens=60)
-        replies = await asyncio.gather(
-            *(client.post(f"{served.url}/v1/chat/completions", json=body) for _ in range(number))
-        )
-        return [reply.status_code for reply in replies]
+from tests.gateway.processes import chat
+from tests.gateway.scaled import (
+    TIMEOUT,
+    alive,
+    burst,
+    command,
+    decisions,
+    events,
+    pids_of,
+    pool,
+    scaled,
+    settings,
+    states,
+    until,
+    until_states,
+)
 
 
 def test_a_burst_promotes_the_standby_and_every_stream_of_it_ends_well(tmp_path: Path) -> None:
@@ -119,8 +36,7 @@ def test_a_burst_promotes_the_standby_and_every_stream_of_it_ends_well(tmp_path:
         async with scaled(tmp_path, command(tmp_path, "serve", settings(tmp_path))) as served:
             await until_states(served, serving=1, standby=1)
             assert set(await burst(served, 60)) == {200}
-            lines = [json.loads(x) for x in (tmp_path / "decisions.jsonl").read_text().splitlines()]
-            done = [effect["do"] for line in lines for effect in line["effects"]]
+            done = [effect["do"] for line in decisions(tmp_path) for effect in line["effects"]]
             assert done.count("attach") >= 2  # the base's, and at least one standby's
             # Afterwards the fleet shrinks to its base, and cuts nothing while it does.
             async with asyncio.timeout(TIMEOUT):
@@ -219,3 +135,46 @@ def test_a_controller_alone_scales_a_gateway_in_another_process(tmp_path: Path) 
             await gateway.stop()
 
     uvloop.run(test())
+
+
+def test_while_a_replica_starts_who_is_refused_is_told_when_it_will_serve(tmp_path: Path) -> None:
+    """By the start that was measured: what is told is its time, and at most a second after it."""
+    made = settings(tmp_path)
+    line = pool()["process"]["command"].replace("--cold-start 0.3", "--cold-start 2")
+    made["autoscaler"]["pools"] = [
+        pool(scale={"standbys": 0, "max_standbys": 0}, process={"command": line})
+    ]
+
+    async def test() -> list[tuple[float, float, float]]:
+        told: list[tuple[float, float, float]] = []
+        async with (
+            scaled(tmp_path, command(tmp_path, "serve", made)) as served,
+            httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client,
+        ):
+            await until_states(served, serving=1)
+            os.kill(min(pids_of(tmp_path)), signal.SIGKILL)
+            async with asyncio.timeout(TIMEOUT):
+                await until(lambda: bool(events(tmp_path, "crashed")))
+                while True:
+                    at = time.time()
+                    body = chat(max_tokens=3)
+                    reply = await client.post(f"{served.url}/v1/chat/completions", json=body)
+                    if reply.status_code == 200:
+                        return told
+                    assert reply.status_code == 503
+                    wait = float(reply.headers["retry-after-ms"]) / 1000
+                    told.append((at, time.time(), wait))
+                    await asyncio.sleep(0.1)
+
+    told = uvloop.run(test())
+    first, second, *_ = (line["t"] for line in decisions(tmp_path) if _starts(line))
+    ready = second + events(tmp_path, "became_ready")[0]["t"] - first
+    # Those that were answered before it was overdue; nobody could know of the others.
+    known = [(at, answered, wait) for at, answered, wait in told if answered < ready]
+    assert known
+    assert [row for row in known if row[1] + row[2] < ready - 0.25] == []
+    assert [row for row in known if row[0] + row[2] > ready + 1.25] == []
+
+
+def _starts(line: dict[str, Any]) -> bool:
+    return any(effect["do"] == "start" for effect in line["effects"])

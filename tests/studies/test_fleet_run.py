@@ -26,6 +26,7 @@ from surgetank.studies.fleet_demo.picture import svg
 from surgetank.studies.fleet_demo.pulse import NOISY, QUIET, Pulse, pulse
 from surgetank.studies.fleet_demo.run import View, run_fleet
 from surgetank.studies.fleet_demo.setup import FleetSetup
+from tests.gateway.scaled import alive, descendants
 
 # A cold start shorter than the burst, so that its replicas come in time to be let go again.
 SHORT = Pulse(base=3.0, burst=6.0, recovery=5.0, noisy_peak=24.0)
@@ -98,23 +99,6 @@ def test_a_replica_that_does_not_come_up_is_one_line_and_leaves_nothing(tmp_path
     with pytest.raises(StartError, match=r"^surgetank: --speed 0.0: must be > 0$"):
         uvloop.run(run_fleet(tmp_path, Broken(cold_start=1.0), pulse(SHORT, 1), lambda _: None))
     assert [pid for pid in descendants(os.getpid()) - before if alive(pid)] == []
-
-
-def descendants(pid: int) -> set[int]:
-    """All processes below one, those in sessions of their own included."""
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for word in task.read_text().split():
-            found |= {int(word)} | descendants(int(word))
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # nobody may be there to wait for an orphan
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

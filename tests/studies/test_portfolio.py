@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from surgetank.autoscaler.spec import AutoscaleSpec, PoolConfig, PortfolioSpec
-from surgetank.cli.backtests import Job, beside, follow, jobs
+from surgetank.cli import backtests
+from surgetank.cli.backtests import Job, Told, beside, follow, jobs
 from surgetank.engine import coldstart
 from surgetank.engine.profile import find
-from surgetank.errors import InputError, SurgetankError
+from surgetank.errors import ConfigError, InputError, SurgetankError
 from surgetank.policy.flow import FlowSpec
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.record import RequestRecord
 from surgetank.simulation.workload import Workload
-from surgetank.studies.portfolio import AS_IT_IS, Choice, Question, choose, load_of
+from surgetank.studies.portfolio import AS_CONFIGURED, AS_IT_IS, Choice, Question, choose, load_of
 from surgetank.traffic import arrivals
 from tests.autoscaler.world import World
 from tests.cli.command import surgetank
+from tests.gateway.scaled import alive, descendants
 
 PROFILE = find("demo-fleet")
 SCALE = ScaleSpec(
@@ -190,3 +202,120 @@ def test_a_server_uses_what_the_process_chose_and_writes_it_down(folder: Path) -
     assert "% at" in world.lines[-1]["why"]
     asyncio.run(follow([(found[0][0], replace(found[0][1], records="/nowhere/records.jsonl"))]))
     assert len([line for line in world.lines if line.get("event") == "portfolio"]) == 1
+
+
+_Found = TypeVar("_Found")
+
+
+def within(found: Callable[[], _Found | None], bound: float = 60.0) -> _Found:
+    """Wait for what other processes bring about."""
+    ends = time.monotonic() + bound
+    while not (value := found()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return value
+
+
+def job_of(records_path: Path, **more: Any) -> Job:
+    spec = PortfolioSpec("demo-fleet")
+    given = (spec, SCALE, (20.0,), QUESTION.flow, (), (), ())
+    return replace(Job(str(records_path), "chat", *given), **more)
+
+
+def test_what_an_earlier_choice_set_is_in_use_and_stays_while_it_is_as_cheap(
+    load: Workload, choice: Choice
+) -> None:
+    """The configured settings are tried beside it, and are no reason to leave it."""
+    again = choose(load, replace(QUESTION, in_use=choice.chosen.scale))
+    assert again.chosen.name == AS_IT_IS
+    assert again.chosen.scale == choice.chosen.scale
+    assert {AS_CONFIGURED, AS_IT_IS} < {c.name for c in again.tried}
+
+
+def test_a_back_test_that_hangs_is_ended_told_and_changes_nothing(tmp_path: Path) -> None:
+    """As on a file system that does not answer: nobody ever writes into this pipe."""
+    hung = tmp_path / "records.jsonl"
+    os.mkfifo(hung)
+    with pytest.raises(SurgetankError, match=r"^it had no answer after 4 s, and was ended$"):
+        asyncio.run(beside(job_of(hung), bound=4.0))
+    assert not descendants(os.getpid()) & with_word("surgetank.cli.backtests")
+
+
+def test_a_back_test_beyond_its_cpu_time_is_ended_by_the_system_and_told(tmp_path: Path) -> None:
+    hung = tmp_path / "records.jsonl"
+    os.mkfifo(hung)
+
+    async def test() -> None:
+        task = asyncio.create_task(beside(job_of(hung)))
+        limited: list[Path] = []
+        async with asyncio.timeout(60):
+            while not limited:
+                await asyncio.sleep(0.02)
+                known = descendants(os.getpid()) & with_word("surgetank.cli.backtests")
+                limits = [Path(f"/proc/{pid}/limits") for pid in known]
+                # 60 s of trials, and as much for what it has to load
+                limited = [p for p in limits if re.search(r"cpu time +120 +125 ", p.read_text())]
+        os.kill(int(limited[0].parent.name), signal.SIGXCPU)  # as the system does beyond it
+        with pytest.raises(SurgetankError, match=r"^it took more than 120 s of CPU time, and was"):
+            await task
+
+    asyncio.run(test())
+
+
+def with_word(word: str) -> set[int]:
+    """Processes of this machine with a word in their command lines."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if word.encode() in path.read_bytes():
+                found.add(int(path.parent.name))
+    return found
+
+
+def test_one_pool_that_fails_is_told_and_the_next_is_tried(tmp_path: Path) -> None:
+    world = World(PoolConfig("chat", max_replicas=8, scale=SCALE_OF_POOL))
+    missing = job_of(tmp_path / "none.jsonl")
+    told: list[Told] = []
+    before = world.controller.scale
+    asyncio.run(follow([(world.controller, missing), (world.controller, missing)], told.append))
+    assert [(t.pool, t.result) for t in told] == [("chat/both", "failed")] * 2
+    assert "cannot be read" in told[0].why
+    assert world.controller.scale == before
+    assert not [line for line in world.lines if line.get("event") == "portfolio"]
+
+
+def test_a_choice_that_does_not_fit_is_told_and_does_not_end_the_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(PoolConfig("chat", max_replicas=8, scale=SCALE_OF_POOL))
+
+    async def answered(_: Job) -> tuple[ScaleSpec, str]:
+        return SCALE, "any"
+
+    def unfit(_scale: ScaleSpec, _why: str) -> bool:
+        raise ConfigError("scale.standbys = 4: must be between 0 and max_standbys (2)")
+
+    monkeypatch.setattr(backtests, "beside", answered)
+    monkeypatch.setattr(world.controller, "use", unfit)
+    told: list[Told] = []
+    asyncio.run(follow([(world.controller, job_of(tmp_path))], told.append))
+    assert [t.result for t in told] == ["failed"]
+
+
+def test_a_back_test_is_nice_and_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    hung = tmp_path / "records.jsonl"
+    os.mkfifo(hung)
+    (tmp_path / "job").write_bytes(pickle.dumps(job_of(hung)))
+    call = (
+        "import asyncio, pickle, sys; from surgetank.cli.backtests import beside; "
+        "asyncio.run(beside(pickle.load(open(sys.argv[1], 'rb'))))"
+    )
+    server = subprocess.Popen([sys.executable, "-c", call, str(tmp_path / "job")])
+    try:
+        (child,) = within(lambda: descendants(server.pid))
+        within(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1)  # it has its job
+        assert os.getpriority(os.PRIO_PROCESS, child) == 19
+    finally:
+        server.kill()
+        server.wait()
+    within(lambda: not alive(child))

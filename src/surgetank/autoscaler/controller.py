@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from surgetank.adapters.fleet import Fleet, Found
 from surgetank.autoscaler.line import event_line, tick_line
 from surgetank.autoscaler.ports import Observer, Routing
 from surgetank.autoscaler.spec import PoolConfig
+from surgetank.policy.budget import Budget
 from surgetank.policy.calendar import Calendar, Expecting
 from surgetank.policy.forecaster import Forecaster
 from surgetank.policy.ingress import Ingress, observation
@@ -61,8 +63,8 @@ class PoolController:
 
     `clock`: monotonic seconds, asked when an event comes; `wall_offset`: Unix seconds less those;
     `draw`: numbers in [0, 1) for the backoff; `learned`: what an earlier `learned()` returned.
-    `fleet` None is advisory mode. `changed` is called after each event: `next_deadline` may have
-    moved.
+    `fleet` None is advisory mode. `budget`: what it shares with other pools, which it has joined.
+    `changed` is called after each event: `next_deadline` may have moved.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class PoolController:
         forecaster: Forecaster | None = None,
         calendar: Calendar | None = None,
         learned: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.config = config
         self.fleet = fleet
@@ -92,7 +95,17 @@ class PoolController:
         self._expecting = Expecting(calendar, wall_offset=wall_offset) if calendar else None
         self._policy = self._made()
         starts = [float(x) for x in learned["starts"]] if learned else []
-        self._pool = Pool(config.pool_spec(), config.model, config.role, draw=draw, starts=starts)
+        self._budget = budget
+        self._pool = Pool(
+            config.pool_spec(),
+            config.model,
+            config.role,
+            draw=draw,
+            starts=starts,
+            room=None if budget is None else partial(budget.room, config.name),
+        )
+        if budget is not None:
+            budget.counted(config.name, self._pool.counts)
         self._before: dict[str, Ingress] = {}
         self._asked: dict[str, float] = {}  # starts under way: when they were asked for
         self._effects: deque[PoolEffect] = deque()
@@ -100,6 +113,7 @@ class PoolController:
         self._since = _Since()
         self._held = False
         self._foretold = False
+        self._decided: tuple[Observation, ScalePlan] | None = None
         self.plan: ScalePlan | None = None  # the one that is acted on
         self.changed: Callable[[], None] = lambda: None
 
@@ -107,9 +121,24 @@ class PoolController:
 
     def tick(self, now: float) -> ScalePlan:
         """Decide, write the decision and a sample, and act."""
+        self.decide(now)
+        return self.act(now)
+
+    def decide(self, now: float) -> None:
+        """Observe, and say what this pool wants; where several share a budget all say it first."""
         readings = list(self._observer.read(self.config.model, self.config.role, now))
         seen = self._observe(readings, now)
         plan = self._policy.tick(seen, now)
+        if self._budget is not None:
+            self._budget.want(self.config.name, plan)
+        self._decided = seen, plan
+
+    def act(self, now: float) -> ScalePlan:
+        """Follow what was decided last, within the budget."""
+        assert self._decided is not None  # noqa: S101 - `decide` comes first
+        seen, plan = self._decided
+        if self._budget is not None:
+            plan = self._budget.within(self.config.name, plan)
         if not self._held or self.plan is None:
             self.plan = plan
         effects: Sequence[PoolEffect] = ()
@@ -282,6 +311,7 @@ class PoolController:
     ) -> None:
         self._note(event, replica, why, effects, now)
         self._carry_out(effects, now)
+        self._foretell(now)
         self.changed()
 
     def _note(

@@ -78,17 +78,24 @@ class Autoscaler:
         due = self._clock()
         while True:
             now = self._clock()
-            for controller in self.controllers:
-                try:
-                    controller.tick(now)
-                except Exception:
-                    log.exception("pool %s: this tick failed", controller.config.name)
+            decided = [c for c in self.controllers if self._tried(c, c.decide, now)]
+            for controller in decided:  # once all have said what they want of a budget
+                self._tried(controller, controller.act, now)
             self._rearm()
             if now - self._saved >= self._spec.learned_interval:
                 self._saved = now
                 self._save()
             due = max(due + self._spec.interval, now)  # what was missed is not made up for
             await asyncio.sleep(due - now)
+
+    @staticmethod
+    def _tried(controller: PoolController, part: Callable[[float], object], now: float) -> bool:
+        try:
+            part(now)
+        except Exception:
+            log.exception("pool %s: this tick failed", controller.config.name)
+            return False
+        return True
 
     def _rearm(self) -> None:
         """One timer, at the nearest deadline of all pools; a tick may well come before it."""

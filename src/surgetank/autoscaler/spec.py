@@ -11,6 +11,7 @@ from typing import Final
 
 from surgetank.adapters.processes import ProcessSpec
 from surgetank.errors import ConfigError
+from surgetank.policy.budget import Budget
 from surgetank.policy.calendar import CalendarEvent
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.pool import PoolSpec
@@ -31,6 +32,7 @@ class PoolConfig:
     max_replicas: int  # all that may exist here at once: what the machine, or the budget, can hold
     base: int = _POOL.base  # replicas that always serve
     role: Role = Role.BOTH  # what part of a request they serve
+    units: int = 1  # of autoscaler.budget, that one replica takes: its GPUs, say
     process: ProcessSpec = _PROCESS  # how one is started on this machine
     start_timeout: float = _POOL.start_timeout  # a start that takes longer has failed
     drain_timeout: float = _POOL.drain_timeout  # longest stream that a stop waits for
@@ -87,6 +89,10 @@ class AutoscaleSpec:
     """Replicas that come and go with the traffic. Without pools, nothing is scaled."""
 
     pools: tuple[PoolConfig, ...] = ()  # one for each model and role that is scaled
+    # units that the replicas of all pools may take at once; unset: each pool's own max_replicas
+    budget: int | None = (
+        None  # alone bounds it. Standbys give way where another pool's burst needs it
+    )
     calendar: tuple[CalendarEvent, ...] = ()  # what is expected: the larger of it and the forecast
     portfolio: PortfolioSpec = _PORTFOLIO  # chooses among settings from what the records say
     advisory: bool = False  # decide and log as always, but start and stop nothing
@@ -101,10 +107,20 @@ class AutoscaleSpec:
     token_file: str | None = None  # holds the bearer token of their admin.token_file; mode 0600
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for two pools of one name."""
+        """Raise ConfigError for two pools of one name, and for a budget that no base fits in."""
         names = [pool.name for pool in self.pools]
         for i, name in enumerate(names):
             if name in names[:i]:
                 raise ConfigError(
                     f"autoscaler.pools[{i}]: two are of {name}: one model, one role each"
                 )
+        self.shared()
+
+    def shared(self) -> Budget | None:
+        """Make the budget that the pools share; None without one."""
+        if self.budget is None:
+            return None
+        made = Budget(self.budget)
+        for pool in self.pools:
+            made.join(pool.name, units=pool.units, base=pool.base)
+        return made

@@ -101,6 +101,8 @@ def status(url: _Url = _HERE, token_file: _TokenFile = None, *, as_json: _Json =
             print(f"records: {written['written']} written, {written['dropped']} lost")
         if body["held"] is not None:
             print(f"scaling: {'held' if body['held'] else 'by itself'}")
+        for told in body.get("portfolio", ()):
+            print(f"portfolio of {told['pool']} {told['result']}: {told['why']}")
 
     _show(_ask(url, token_file, "status"), text, as_json=as_json)
 

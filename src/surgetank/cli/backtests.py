@@ -1,23 +1,28 @@
 """The portfolio beside a running autoscaler: in a niced process of its own, once an interval.
 
-Rule: whatever goes wrong in it is logged and changes nothing; a back-test that takes longer than
-its CPU time is killed by the system, with its process.
+Rule: whatever goes wrong in it is logged, told, and changes nothing. A back-test that takes longer
+than its CPU time is killed by the system, one that hangs by the server; and it ends with the
+server, however that ends: it watches a pipe that only the server holds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import pickle
 import resource
 import signal
+import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from surgetank.autoscaler.controller import PoolController
 from surgetank.autoscaler.spec import AutoscaleSpec, PortfolioSpec
@@ -33,8 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("surgetank.portfolio")
 
 _LOADING: Final = 60  # s of CPU beside the trials: imports, compiling once, reading records
+_SLOWEST: Final = 10  # times its CPU time, that it may take: it gets what others leave
 _NICEST: Final = 19
-_CHILD: Final = "import sys; from surgetank.cli.backtests import main; sys.exit(main())"
+# Nice from the first: importing takes a second of CPU as well.
+_CHILD: Final = (
+    f"import os, sys; os.nice({_NICEST}); "
+    "from surgetank.cli.backtests import main; sys.exit(main())"
+)
+_SIZE: Final = struct.Struct("!Q")  # of the job, before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,17 @@ class Job:
     tiers: tuple[Tier, ...]
     tenants: tuple[Tenant, ...]
     calendar: tuple[CalendarEvent, ...]
+    in_use: ScaleSpec | None = None  # what an earlier choice set; None: `scale`
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of a pool's latest back-test. `at`: Unix seconds; `why`: one line."""
+
+    pool: str
+    at: float
+    result: Literal["chose", "keeps", "failed"]
+    why: str
 
 
 def run(job: Job) -> Choice:
@@ -73,6 +95,7 @@ def run(job: Job) -> Choice:
             profile=profile,
             start=start,
             scale=job.scale,
+            in_use=job.in_use,
             flow=job.flow,
             tiers=job.tiers,
             tenants=job.tenants,
@@ -106,6 +129,7 @@ def jobs(
                 tiers,
                 tenants,
                 spec.calendar,
+                controller.scale,
             ),
         )
         for controller in controllers
@@ -113,35 +137,45 @@ def jobs(
     ]
 
 
-async def follow(found: Sequence[tuple[PoolController, Job]]) -> None:
+async def follow(
+    found: Sequence[tuple[PoolController, Job]], tell: Callable[[Told], None] = lambda _: None
+) -> None:
     """Back-test each pool once, in another process, and let it use what was chosen."""
     for controller, job in found:
+        pool = controller.config.name
         try:
             scale, why = await beside(job)
-        except SurgetankError as error:
-            log.info("portfolio of %s: %s", job.model, error)
-        except Exception:
-            log.exception("portfolio of %s failed; its settings stay", job.model)
-        else:
             used = controller.use(scale, why)
-            log.info("portfolio of %s %s: %s", job.model, "chose" if used else "keeps", why)
+        except SurgetankError as error:
+            log.info("portfolio of %s: %s", pool, error)
+            tell(Told(pool, time.time(), "failed", str(error)))
+        except Exception as error:
+            log.exception("portfolio of %s failed; its settings stay", pool)
+            tell(Told(pool, time.time(), "failed", f"{type(error).__name__}: see the log"))
+        else:
+            log.info("portfolio of %s %s: %s", pool, "chose" if used else "keeps", why)
+            tell(Told(pool, time.time(), "chose" if used else "keeps", why))
 
 
 async def forever(
-    make: Callable[[], Sequence[tuple[PoolController, Job]]], interval: float
+    make: Callable[[], Sequence[tuple[PoolController, Job]]],
+    interval: float,
+    tell: Callable[[Told], None] = lambda _: None,
 ) -> None:
     """Follow what `make` gives, once an interval, until cancelled. Seconds."""
     while True:
         await asyncio.sleep(interval)  # the first has records to look at
-        await follow(make())
+        await follow(make(), tell)
 
 
-async def beside(job: Job) -> tuple[ScaleSpec, str]:
+async def beside(job: Job, *, bound: float | None = None) -> tuple[ScaleSpec, str]:
     """Run one back-test in a process of its own; give its settings and why.
 
-    Raises SurgetankError with what it said when it gave none. The process ends with a cancelled
-    call.
+    `bound`: seconds it may take; ten times its CPU time without. Raises SurgetankError with what it
+    said when it gave none. The process ends with a cancelled call.
     """
+    limit = _cpu_limit(job)
+    bound = _SLOWEST * limit if bound is None else bound
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -151,11 +185,16 @@ async def beside(job: Job) -> tuple[ScaleSpec, str]:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        out, complaint = await process.communicate(pickle.dumps(job))
+        async with asyncio.timeout(bound):
+            out, complaint = await _answer(process, pickle.dumps(job))
+    except TimeoutError:
+        raise SurgetankError(f"it had no answer after {bound:.0f} s, and was ended") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if process.returncode == -signal.SIGXCPU:
+        raise SurgetankError(f"it took more than {limit} s of CPU time, and was ended")
     if process.returncode:
         last = complaint.decode("utf-8", "replace").strip().splitlines()
         raise SurgetankError(last[-1] if last else f"its process ended with {process.returncode}")
@@ -163,12 +202,31 @@ async def beside(job: Job) -> tuple[ScaleSpec, str]:
     return ScaleSpec(**found["chosen"]["scale"]), str(found["why"])
 
 
+async def _answer(process: asyncio.subprocess.Process, job: bytes) -> tuple[bytes, bytes]:
+    """Hand over the job and hear it out; its standard input stays open, since its end ends it."""
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    assert stdin is not None  # noqa: S101 - asked for, as are the others
+    assert stdout is not None  # noqa: S101
+    assert stderr is not None  # noqa: S101
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it says why itself
+        stdin.write(_SIZE.pack(len(job)) + job)
+        await stdin.drain()
+    out, complaint, _ = await asyncio.gather(stdout.read(), stderr.read(), process.wait())
+    return out, complaint
+
+
+def _cpu_limit(job: Job) -> int:
+    return int(job.spec.cpu_seconds) + _LOADING
+
+
 def main() -> int:
     """Be the other process: a Job on standard input, the choice as JSON on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: the server decides when it ends
-    os.nice(_NICEST)
-    job: Job = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - from the process that started it
-    limit = int(job.spec.cpu_seconds) + _LOADING
+    stdin = sys.stdin.buffer
+    (size,) = _SIZE.unpack(stdin.read(_SIZE.size))
+    job: Job = pickle.loads(stdin.read(size))  # noqa: S301 - from the process that started it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    limit = _cpu_limit(job)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     try:
         found = run(job)
@@ -177,3 +235,9 @@ def main() -> int:
         return 2
     print(json.dumps(found.to_json(), allow_nan=False))
     return 0
+
+
+def _end_with_parent() -> None:
+    """Nothing more is written there: a read that returns says that the server is gone."""
+    os.read(sys.stdin.fileno(), 1)  # not by the buffer, whose lock an exit would wait for
+    os._exit(1)

@@ -90,6 +90,7 @@ def build_autoscaler(
     end_other_pools(state, {pool.name for pool in spec.pools})
     draw = random.Random(secrets.randbits(64)).random
     calendar = Calendar(spec.calendar, local=local_seconds)
+    budget = spec.shared()
 
     def controller(pool: PoolConfig, kept: Any) -> PoolController:
         return PoolController(
@@ -103,6 +104,7 @@ def build_autoscaler(
             draw=draw,
             calendar=calendar.of(pool.model),
             learned=kept,
+            budget=budget,
         )
 
     controllers = [

@@ -29,7 +29,7 @@ from surgetank.adapters.descriptors import make_room
 from surgetank.adapters.learned import Learned
 from surgetank.adapters.statedir import StateDir
 from surgetank.adapters.systemd import Notifier, handed_in
-from surgetank.autoscaler.controller import Sinks
+from surgetank.autoscaler.controller import PoolController, Sinks
 from surgetank.autoscaler.loop import Autoscaler
 from surgetank.cli import backtests
 from surgetank.cli.credentials import Credentials, keys_missing, read_credentials
@@ -278,6 +278,7 @@ class _Served:
         decisions = files.open(scaled.decisions)
         self._decisions = DecisionLog(decisions.write if decisions is not None else None)
         self._autoscaler: Autoscaler | None = None
+        self._portfolio: dict[str, backtests.Told] = {}  # by pool: its latest back-test
         self._telling = Telling(self.gateway.driver, settings.learned)
         if learned is not None and not scaled.pools:
             self._telling = Telling(
@@ -333,23 +334,25 @@ class _Served:
 
     def _backtest(self, scaler: Autoscaler) -> None:
         """Choose among scaling settings now and then, from what the records say."""
-        settings = self._settings
-        spec, path = settings.autoscaler.portfolio, settings.records.path
+        spec, path = self._settings.autoscaler.portfolio, self._settings.records.path
         if spec.engine is None or path is None:
             return
-        task = asyncio.get_running_loop().create_task(
-            backtests.forever(
-                lambda: backtests.jobs(
-                    scaler.controllers,
-                    settings.autoscaler,
-                    records=path,
-                    flow=settings.flow,
-                    tiers=settings.tiers,
-                    tenants=settings.tenants,
-                ),
-                spec.interval,
+
+        def made() -> list[tuple[PoolController, backtests.Job]]:
+            settings = self.reloader.running  # they may have been read anew
+            return backtests.jobs(
+                scaler.controllers,
+                self._settings.autoscaler,
+                records=path,
+                flow=settings.flow,
+                tiers=settings.tiers,
+                tenants=settings.tenants,
             )
-        )
+
+        def tell(told: backtests.Told) -> None:
+            self._portfolio[told.pool] = told
+
+        task = asyncio.get_running_loop().create_task(backtests.forever(made, spec.interval, tell))
         self._parts.callback(task.cancel)
 
     async def _start_page(self, admin_port: int) -> str:
@@ -393,6 +396,7 @@ class _Served:
             "uptime": round(asyncio.get_running_loop().time() - self._began, 3),
             "configuration": asdict(self.reloader.status),
             "records": written,
+            "portfolio": [asdict(told) for told in self._portfolio.values()],
         }
 
     # Reading anew.

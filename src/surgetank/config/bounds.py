@@ -125,6 +125,8 @@ _BOUNDS: Final = {
             "max_context",
             "max_replicas",
             "max_step",
+            "budget",
+            "units",
         ),
         _AT_LEAST_1,
     ),

@@ -123,7 +123,8 @@ class Pool:
     Standbys are promoted first, and refilled behind: a refill is an ordinary start that nothing
     waits for. Shrinking takes starts that are still under way, then the youngest elastic replicas;
     base ones last. `draw`: random numbers in [0, 1) for the backoff. `starts`: start times learnt
-    in an earlier life, as `starts()` gave them.
+    in an earlier life, as `starts()` gave them. `room`: replicas that may be started now beside
+    all that exist, where pools share a budget; None: only its own `max_replicas` bounds it.
     """
 
     def __init__(
@@ -134,8 +135,10 @@ class Pool:
         *,
         draw: Callable[[], float] = lambda: 0.5,
         starts: Iterable[float] = (),
+        room: Callable[[], int] | None = None,
     ) -> None:
         self._spec = spec
+        self._room = room
         self._prefix = f"{model}-{role}"
         self._draw = draw
         self._members: dict[str, _Member] = {}  # by age; those gone are only counted
@@ -247,12 +250,17 @@ class Pool:
     def expected(self, now: float, usual: float) -> tuple[float, ...]:
         """When those that start in order to serve are likely to, in order; not those overdue.
 
-        By the median of this pool's own starts, before the first by the `usual` time of one.
+        By the median of this pool's own starts, before the first by the `usual` time of one. What
+        waits for the backoff of failed starts counts from the end of that.
         """
         if self._starts:
             usual = median(self._starts)
         etas = [m.since + usual for m in self._members.values() if m.state is _STARTING]
-        return tuple(sorted(at for at in etas[: self.counts().starting] if at > now))
+        etas = etas[: self.counts().starting]
+        if self._held_back:
+            missing = min(self._want, self._launch) - sum(self._alive())
+            etas += [self._retry_at + usual] * max(0, missing)
+        return tuple(sorted(at for at in etas if at > now))
 
     def state(self, replica: str) -> State:
         """Where a replica is; GONE for one never heard of."""
@@ -389,6 +397,8 @@ class Pool:
         alive = starting + serving + standby
         to_serve = min(self._want, self._launch)
         room = self._spec.max_replicas - len(self._members)
+        if self._room is not None:
+            room = min(room, self._room())
         missing = min(to_serve + self._standbys - alive, room)
         self._held_back = missing > 0 and now < self._retry_at
         if missing <= 0 or self._held_back:

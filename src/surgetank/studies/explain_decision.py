@@ -18,6 +18,7 @@ AFTER: Final = (
     900.0  # s in which what a decision started is looked for: the longest start waited for
 )
 _MOST_EVENTS: Final = 8
+_PORTFOLIO: Final = "portfolio"  # the event of a choice among settings
 _START: Final = 60.0  # s that a forecast looks ahead where no start was measured: ScaleSpec's
 _RATE_OVER: Final = 10.0  # s that a rate is counted over, as the policy's influx window
 _ERRORS: Final = 500  # of the last forecasts
@@ -48,8 +49,9 @@ class Decision:
     """One pool at the moment asked for. `tick`: the line that decided; `before`: the one before it.
 
     `events`: what happened since the tick before; `came_of_it`: when what it started was ready,
-    or failed, by replica. `forecast`: prompt tokens/s, and between what they would be by the errors
-    of the forecasts before it (None: too few).
+    or failed, by replica. `chosen`: the portfolio's line that set what it scales by; None: none
+    did since the log begins. `forecast`: prompt tokens/s, and between what they would be by the
+    errors of the forecasts before it (None: too few).
     """
 
     tick: Mapping[str, Any]
@@ -58,6 +60,7 @@ class Decision:
     came_of_it: dict[str, tuple[str, float]] = field(default_factory=dict)
     forecast: float | None = None
     interval: tuple[float, float] | None = None
+    chosen: Mapping[str, Any] | None = None
 
     @property
     def pool(self) -> str:
@@ -122,6 +125,7 @@ def at(lines: Iterable[bytes], moment: float) -> Found:
     known: dict[str, Decision] = {}
     since: dict[str, list[Mapping[str, Any]]] = {}
     foresight: dict[str, Foresight] = {}
+    chosen: dict[str, Mapping[str, Any]] = {}
     for row in _rows(lines):
         t, pool = float(row["t"]), f"{row.get('model')}/{row.get('role')}"
         if "plan" in row:
@@ -136,8 +140,11 @@ def at(lines: Iterable[bytes], moment: float) -> Found:
             known[pool] = Decision(row, None if old is None else old.tick, since.pop(pool, []))
             told = foresight.setdefault(pool, Foresight()).take(row)
             known[pool].forecast, known[pool].interval = told
+            known[pool].chosen = chosen.get(pool)
         else:
             since.setdefault(pool, []).append(row)
+            if row.get("event") == _PORTFOLIO:
+                chosen[pool] = row
             if pool in known:
                 _follow(known[pool], row, t)
     found.decisions = list(known.values())
@@ -189,6 +196,7 @@ def to_json(decision: Decision, moment: float) -> dict[str, Any]:
         "rejected": tick.get("rejected", []),
         "effects": tick.get("effects", []),
         "events": decision.events,
+        "chosen": decision.chosen,
         "came_of_it": {
             name: {"event": event, "after": after}
             for name, (event, after) in decision.came_of_it.items()
@@ -202,6 +210,8 @@ def sentences(decision: Decision, moment: float) -> list[str]:
     tick = decision.tick
     told = [_head(decision, moment)]
     told += [f"Just before: {_event(e)}." for e in decision.events[-_MOST_EVENTS:]]
+    if decision.chosen is not None and decision.chosen not in decision.events:
+        told.append(f"By settings of the portfolio's choice: {_event(decision.chosen)}.")
     told.append(_observed(tick.get("observation", {})))
     if decision.forecast is not None:
         told.append(_foretold(decision))

@@ -45,15 +45,20 @@ _CANDIDATES: Final = 12  # about so many are tried: each gets its part of the re
 _FEWEST: Final = 100  # requests: fewer say nothing of bursts
 _SURE: Final = 0.02  # of the cost: a change of settings must save so much
 AS_IT_IS: Final = "as it is"
+AS_CONFIGURED: Final = "as configured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A pool as it runs, and what is wanted of it. `cpu_seconds`: of one core, for all trials."""
+    """A pool as it runs, and what is wanted of it.
+
+    `in_use`: what an earlier choice set; None: `scale`. `cpu_seconds`: of one core, for all trials.
+    """
 
     profile: EngineProfile
     start: ColdStart
-    scale: ScaleSpec  # with the pool's own sizes
+    scale: ScaleSpec  # as configured, with the pool's own sizes
+    in_use: ScaleSpec | None = None
     flow: FlowSpec = field(default_factory=FlowSpec)
     tiers: tuple[Tier, ...] = ()
     tenants: tuple[Tenant, ...] = ()
@@ -110,7 +115,7 @@ def choose(load: Workload, question: Question) -> Choice:
     court = _Court(load, question)
     court.floor()
     untried = []
-    for name, scale in _variants(question.scale):
+    for name, scale in _variants(question.scale, question.in_use):
         if not court.tries(name, scale):
             untried.append(name)
     return _verdict(court, question, untried)
@@ -266,11 +271,11 @@ class _Court:
         return made, replace(policy("surgetank"), name="portfolio", scaler=scaler)
 
 
-def _variants(scale: ScaleSpec) -> Sequence[tuple[str, ScaleSpec]]:
-    """Settings that grow: as they are first, then one thing changed at a time."""
+def _variants(scale: ScaleSpec, in_use: ScaleSpec | None) -> Sequence[tuple[str, ScaleSpec]]:
+    """What is in use first, then what is configured, with one thing changed at a time."""
     most = min(max(2, scale.max_standbys), max(0, scale.max_replicas - scale.min_replicas))
     changed: dict[str, dict[str, float | bool]] = {
-        AS_IT_IS: {},
+        AS_CONFIGURED: {},
         "hindsight": {"hindsight": True},
         "planned load 60 %": {"utilisation": 0.6},
         "signals alone": {"hindsight": False, "standbys": 0, "max_standbys": 0},
@@ -286,7 +291,7 @@ def _variants(scale: ScaleSpec) -> Sequence[tuple[str, ScaleSpec]]:
             "scale_down_delay": 60.0,
         },
     }
-    found: list[tuple[str, ScaleSpec]] = []
+    found = [(AS_IT_IS, scale if in_use is None else in_use)]
     for name, settings in changed.items():
         made = replace(scale, **settings)  # type: ignore[arg-type]  # by name
         if all(made != other for _, other in found):

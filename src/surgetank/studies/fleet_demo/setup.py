@@ -44,6 +44,7 @@ class FleetSetup:
     standbys: int = 2
     max_replicas: int = 6
     scale_down_delay: float = 5.0
+    objective: float = OBJECTIVE
     rest_within: float = 45.0  # after the last request; the demand envelope looks back 32 s
 
     @property
@@ -65,8 +66,8 @@ class FleetSetup:
         seats = profile.max_num_seqs
         step = (profile.a_ms + seats * profile.d_us / 1e3) / 1e3
         return ScaleSpec(
-            ttft_objective=OBJECTIVE,
-            slack=OBJECTIVE / 2,
+            ttft_objective=self.objective,
+            slack=self.objective / 2,
             prompt_tokens_per_replica=1e6 / profile.b_us,
             output_tokens_per_replica=seats / step,
             kv_tokens_per_replica=float(profile.kv_tokens),
