@@ -6,35 +6,33 @@ to the last, in whatever state.
 
 from __future__ import annotations
 
-from heapq import heappush
-from itertools import count
 from math import inf
 
 import numpy as np
 
 from surgetank.engine.coldstart import ColdStart, Start
+from surgetank.engine.numbered import Clock
 from surgetank.engine.prefixcache import PrefixCache
 from surgetank.policy.replica import Replica, Signals
-from surgetank.simulation.engines import Engine
+from surgetank.simulation.engines import Engine, SteppedClock
 from surgetank.simulation.scenario import PoolPlan
 
 
 class Machine:
-    """One replica. `armed`: when its next step stands in the fleet's heap; -1.0 with none."""
+    """One replica. `code`: its place among all there were, and its engine's on their clock."""
 
     __slots__ = (
-        "armed",
         "asked",
         "cache",
         "code",
         "draining",
         "engine",
-        "fresh",
         "gone",
         "id",
         "longest",
         "node",
         "plan",
+        "push",
         "ready",
         "replica",
         "routed",
@@ -46,6 +44,7 @@ class Machine:
         self.code = code
         self.plan = plan
         self.engine = engine
+        self.push = engine.push
         self.longest = plan.profile.max_model_len
         self.replica: Replica = plan.replica(name)
         self.asked = asked
@@ -54,8 +53,6 @@ class Machine:
         self.gone: float | None = None
         self.routed = False  # the gateway sends to it
         self.draining = False
-        self.armed = -1.0
-        self.fresh = 0  # came since its latest step began
         self.rows: set[int] = set()  # in flight here
         self.cache = PrefixCache(plan.profile.kv_tokens)  # used where prompts are known to share
 
@@ -67,7 +64,7 @@ class Machine:
         engine = self.engine
         engine.observe(now)
         used = engine.kv_blocks_used / self.plan.profile.kv_blocks
-        waiting = max(0, engine.waiting - self.fresh)
+        waiting = max(0, engine.waiting - engine.newcomers)
         return Signals(now, waiting, engine.running, used)
 
 
@@ -102,34 +99,38 @@ class Nodes:
 
 
 class Fleet:
-    """All machines, and the order of their next steps: what `armed` overtook stays in `heap`."""
+    """All machines, and the clock of their engines' steps; those that drain, and are not gone."""
 
-    def __init__(self) -> None:
-        self.machines: dict[str, Machine] = {}  # those that are not gone
+    def __init__(self, clock: Clock | SteppedClock) -> None:
+        self.machines: dict[str, Machine] = {}
         self.all: list[Machine] = []
-        self.heap: list[tuple[float, int, Machine]] = []
-        self.order = count()  # of entries in the heap that are due at one moment
+        self.clock = clock
+        self.stepped = clock if isinstance(clock, SteppedClock) else None
+        self.draining: set[Machine] = set()
 
     def add(self, name: str, plan: PoolPlan, engine: Engine, now: float) -> Machine:
+        """Take in a machine, whose engine is the latest that was made."""
         machine = Machine(name, len(self.all), plan, engine, now)
         self.machines[name] = machine
         self.all.append(machine)
         return machine
 
+    def drain(self, machine: Machine) -> None:
+        """It is to serve what it has, and no more."""
+        machine.draining = True
+        self.draining.add(machine)
+
+    def keep(self, machine: Machine) -> None:
+        """It drains no more: it has, or it is wanted again."""
+        machine.draining = False
+        self.draining.discard(machine)
+
     def remove(self, machine: Machine, now: float) -> None:
         """It is gone; its engine computes no more."""
         if self.machines.pop(machine.id, None) is not None:
             machine.gone = now
-            machine.armed = -1.0
-
-    def arm(self, machine: Machine) -> None:
-        """Note when its next step is due, after anything that may have moved it."""
-        due = machine.engine.due
-        if due == inf:
-            machine.armed = -1.0
-        elif due != machine.armed:
-            machine.armed = due
-            heappush(self.heap, (due, next(self.order), machine))
+            self.clock.remove(machine.code)
+            self.draining.discard(machine)
 
 
 def draw_start(start: ColdStart, nodes: Nodes, node: int | None, rng: np.random.Generator) -> Start:

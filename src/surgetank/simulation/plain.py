@@ -236,6 +236,10 @@ class PlainGateway:
     def next_deadline(self) -> float | None:
         return None
 
+    def sleeps_until(self, moment: float) -> bool:  # noqa: ARG002 - as FlowControl's
+        """Whether nothing waits, so that nothing can be started."""
+        return not self._queued
+
     # What can be asked.
 
     def counts(self, tenant: str | None = None) -> Counts:  # noqa: ARG002 - all are alike here

@@ -34,6 +34,7 @@ class Requests:
     tpot: NDArray[np.float64]  # of completed ones with two tokens or more
     ended: NDArray[np.float64]
     outcome: NDArray[np.int16]  # code into OUTCOMES, of the last try; OPEN: unfinished
+    in_time: NDArray[np.bool_]  # the first token came within its objective
     attained: NDArray[np.bool_]  # completed within its objectives
     tries: NDArray[np.int64]
 
@@ -88,11 +89,12 @@ class Result:
         else:
             limit = np.full(rows, objective.ttft)
         limit = limit + objective.ttft_per_prompt_token * load.prompt
-        attained = done & (ttft <= limit)
+        in_time = ttft <= limit
+        attained = done & in_time
         if objective.tpot is not None:
             attained &= ~(tpot > objective.tpot)
         tries = np.bincount(root, minlength=rows)
-        return Requests(ttft, tpot, ended, outcome, attained, tries)
+        return Requests(ttft, tpot, ended, outcome, in_time, attained, tries)
 
     @cached_property
     def replica_hours(self) -> float:

@@ -8,7 +8,7 @@ moment, as the step-by-step batcher demands.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from math import inf
 from typing import Final
 
@@ -17,7 +17,7 @@ import numpy as np
 from surgetank.policy.flow import Counts
 from surgetank.policy.replica import Role
 from surgetank.policy.shadow import Shadow
-from surgetank.simulation.engines import engine_maker
+from surgetank.simulation.engines import engines
 from surgetank.simulation.fleet import Fleet, Machine
 from surgetank.simulation.policies import Policy, Setup, policy
 from surgetank.simulation.result import Result
@@ -52,6 +52,24 @@ def simulate(
     return _Run(scenario, chosen or policy(scenario.policy), journal, progress).run()
 
 
+class Course:
+    """A simulation that is run on piece by piece, and looked at in between.
+
+    It comes to what `simulate` does, wherever it is stopped. Raises as that does.
+    """
+
+    def __init__(self, scenario: Scenario, chosen: Policy) -> None:
+        self._run = _Run(scenario, chosen, None, None)
+
+    def until(self, when: float) -> Result:
+        """Run on to `when`, s, or to its end; what came of it so far."""
+        return self._run.until(when)
+
+    def rest(self) -> Result:
+        """Run on to its end."""
+        return self._run.run()
+
+
 class _Run:
     """One simulation under way."""
 
@@ -70,16 +88,21 @@ class _Run:
         flow, self._questions = chosen.gateway(Setup(scenario, chance.random, journal))
         self._shadow = flow if isinstance(flow, Shadow) else None
         self._timeline = Timeline()
-        self._fleet = Fleet()
+        static = any(pool.static_batch is not None for pool in scenario.pools)
+        clock, engine = engines(scenario.engine, static=static)
+        self._fleet = Fleet(clock)
         self._serving = Serving(scenario, flow, self._fleet, self._timeline, chance.random)
         self._tick_interval = chosen.tick_interval or scenario.tick_interval
         self._events = 0
+        self._over = False
+        self._turns = self._go()
+        self._now = self._wall_s = 0.0
         around = Surroundings(
             world=self._serving,
             fleet=self._fleet,
             timeline=self._timeline,
             questions=self._questions,
-            engine=engine_maker(scenario.engine),
+            engine=engine,
             rng=starts,
             origin=scenario.workload.origin,
             lag=scenario.metric_lag + chosen.metric_lag,
@@ -95,10 +118,30 @@ class _Run:
         )
 
     def run(self) -> Result:
-        """Run it, and collect what it gives."""
+        """Run it to its end, and collect what it gives."""
+        while not self._over:
+            self._turn()
+        return self._result()
+
+    def until(self, when: float) -> Result:
+        """Run it on to `when`, and collect what there is by then."""
+        if not self._over:
+            self._timeline.at(when, self._halt, None)
+            self._turn()
+        return self._result()
+
+    def _turn(self) -> None:
+        """Run on to the next halt, or to the end."""
         began = time.perf_counter()  # how long it took, for the report alone
-        end = self._go()
-        self._tick(None, end)
+        try:
+            self._now = next(self._turns)
+        except StopIteration as ended:
+            self._now = ended.value
+            self._over = True
+            self._tick(None, self._now)
+        self._wall_s += time.perf_counter() - began
+
+    def _result(self) -> Result:
         shells = self._shells.values()
         load = self._scenario.workload
         return Result(
@@ -108,17 +151,20 @@ class _Run:
             machines=self._fleet.all,
             samples=[sample for shell in shells for sample in shell.samples],
             objectives=[self._questions.ttft_objective(name) for name in load.tenants],
-            end=end,
+            end=self._now,
             launches=sum(shell.launches for shell in shells),
             failed_starts=sum(shell.failed_starts for shell in shells),
             preemptions=sum(machine.engine.preemptions for machine in self._fleet.all),
             events=self._events,
-            wall_s=time.perf_counter() - began,
+            wall_s=self._wall_s,
             shadow=self._shadow,
         )
 
-    def _go(self) -> float:
-        """Run until the last client has its last word; returns when that was."""
+    def _halt(self, _what: object, _now: float) -> None:
+        self._serving.halted = True
+
+    def _go(self) -> Generator[float, None, float]:
+        """Run until the last client has its last word: the time of each halt, and of the end."""
         serving, timeline = self._serving, self._timeline
         arrived = self._scenario.workload.arrived.tolist()
         rows = len(arrived)
@@ -130,30 +176,14 @@ class _Run:
         last = arrived[-1] if rows else now
         timeline.at(last + self._scenario.patience_after, serving.give_all_up, None)
         arrived.append(inf)
-        next_row = events = 0
-        next_arrival = arrived[0]
-        arrive, step = serving.arrive, serving.step
-        while serving.open:
-            now = step(next_arrival, now)
-            if not serving.open:
-                break
-            events += 1
-            then, deadline = timeline.next, serving.armed
-            if deadline <= next_arrival and deadline <= then:
-                now = deadline
-                serving.advance(now)
-            elif then <= next_arrival:
-                now = then
-                timeline.run()
-            else:
-                now = next_arrival
-                arrive(next_row, now)
-                next_row += 1
-                next_arrival = arrived[next_row]
-                if self._progress is not None and not next_row % _TOLD_EVERY:
-                    self._progress(next_row, rows, now)
-        self._events = events + serving.steps
+        came = None if self._progress is None else self._came
+        now, events = yield from serving.serve(arrived, now, came)
+        self._events = events + self._fleet.clock.steps
         return now
+
+    def _came(self, rows: int, now: float) -> None:
+        if self._progress is not None and not rows % _TOLD_EVERY:
+            self._progress(rows, len(self._scenario.workload), now)
 
     def _tick(self, _what: object, now: float) -> None:
         self._check()

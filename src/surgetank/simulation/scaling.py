@@ -7,19 +7,18 @@ sees is as old as its metrics.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
 
-from surgetank.engine.profile import EngineProfile
 from surgetank.policy.ingress import Ingress, observation
 from surgetank.policy.plan import Observation, ScaleSpec
 from surgetank.policy.pool import Attach, Detach, Drain, Pool, PoolEffect, Start, Stop
 from surgetank.policy.record import FleetSample
 from surgetank.policy.replica import Role
-from surgetank.simulation.engines import Engine
+from surgetank.simulation.engines import Make
 from surgetank.simulation.fleet import Fleet, Machine, Nodes, draw_start
 from surgetank.simulation.plain import Questions
 from surgetank.simulation.policies import Scaler
@@ -57,7 +56,7 @@ class Surroundings:
     fleet: Fleet
     timeline: Timeline
     questions: Questions
-    engine: Callable[[EngineProfile, int | None], Engine]
+    engine: Make
     rng: np.random.Generator
     origin: float
     lag: float
@@ -145,7 +144,7 @@ class PoolShell:
 
     def quiet(self, machine: Machine, now: float) -> None:
         """Its last stream has ended, and it was told to drain."""
-        machine.draining = False
+        self._around.fleet.keep(machine)
         self._carry_out(self._pool.drained(machine.id, now), now)
 
     def crash(self, machine: Machine, now: float) -> None:
@@ -199,7 +198,7 @@ class PoolShell:
             return
         match effect:
             case Attach():
-                machine.draining = False
+                around.fleet.keep(machine)
                 wake = self._cold.wake(around.rng)
                 if wake:
                     around.timeline.at(now + wake, self._woke, machine)
@@ -208,7 +207,7 @@ class PoolShell:
             case Detach():
                 around.world.leave(machine, now)
             case Drain():
-                machine.draining = True
+                around.fleet.drain(machine)
                 around.world.leave(machine, now)
                 if not machine.rows:
                     around.timeline.at(now, self._drained, machine)

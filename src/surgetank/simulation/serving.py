@@ -7,22 +7,22 @@ is told back exactly once, when it ends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from math import inf, isnan
 from typing import Final
 
 import numpy as np
 
+from surgetank.engine.numbered import MOST_AT_ONCE
 from surgetank.engine.skipping.layout import FINISHED, FIRST_TOKEN, PREEMPTED
 from surgetank.policy.effect import Cancel, Dispatch, Effect, Refuse
-from surgetank.policy.flow import RetryCause
+from surgetank.policy.flow import FlowControl, RetryCause
 from surgetank.policy.request import Outcome, Request, Usage
 from surgetank.simulation.beginnings import Beginnings
 from surgetank.simulation.fleet import Fleet, Machine
 from surgetank.simulation.ledger import CODES, COMPLETED, OPEN, Ledger
-from surgetank.simulation.plain import Gateway
+from surgetank.simulation.plain import Gateway, PlainGateway
 from surgetank.simulation.scenario import Scenario
 from surgetank.simulation.timeline import Timeline
 from surgetank.simulation.workload import Workload
@@ -39,8 +39,8 @@ class Serving:
     """All requests of a run, from their arrival to their client's last word.
 
     `armed`: when the gateway wants to be called; `open`: requests whose client waits for something;
-    `alive`: rows that the gateway knows; `steps`: of engines, so far. `quiet` is called for a
-    draining replica whose last request ended.
+    `alive`: rows that the gateway knows. `quiet` is called for a draining replica whose last
+    request ended.
     """
 
     def __init__(
@@ -53,15 +53,18 @@ class Serving:
     ) -> None:
         self._workload = load = scenario.workload
         self._flow = flow
+        self._sleeper = flow if isinstance(flow, FlowControl | PlainGateway) else None
         self._fleet = fleet
+        self._stepped = fleet.stepped
         self._timeline = timeline
         self._draw = draw
         self._kv_transfer = scenario.kv_transfer
         self.quiet: Callable[[Machine, float], None] = lambda _machine, _now: None
         self.ledger = Ledger(load)
+        self.halted = False  # the timeline asks for a pause
         self.armed = inf
         self.open = len(load)
-        self.alive = self.steps = 0
+        self.alive = 0
         self._ids = [str(row) for row in range(len(load))]
         self._prompt: list[int] = load.prompt.tolist()
         self._output: list[int] = load.output.tolist()
@@ -79,7 +82,6 @@ class Serving:
         self._clients = [scenario.clients_of.get(name, scenario.clients) for name in load.tenants]
         # Whether any of them leaves before its answer is there.
         self._leaves = any(c.patience is not None or c.timeout is not None for c in self._clients)
-        self._first_tries = self._requests()
         self._where: list[Machine | None] = [None] * len(load)  # where each row runs
         self.later: dict[int, Machine] = {}  # rows in prefill: where they will decode
         self._waiting: set[int] = set()  # rows in the gateway's queue
@@ -97,6 +99,86 @@ class Serving:
         self._shortest_wait = min(*totals, *waits)
         if scenario.ladder.enabled:  # it is looked at four times a second while it is on a step
             self._shortest = self._shortest_wait = 0.0
+
+    def serve(
+        self, arrived: Sequence[float], begin: float, came: Callable[[int, float], None] | None
+    ) -> Generator[float, None, tuple[float, int]]:
+        """Play it until the last client's last word; when that was, and the events beside steps.
+
+        `arrived`: of the workload's rows, and inf. `came` is told how many came, and when. What is
+        due at one moment goes in this order: the gateway's deadline, the timeline, arrivals, steps.
+        Where the timeline says `halted` it pauses, and gives the time.
+        """
+        timeline, ledger, flow, fleet = self._timeline, self.ledger, self._flow, self._fleet
+        run, machines, where, ids = fleet.clock.run, fleet.all, self._where, self._ids
+        outcomes, first, sleeper = ledger.outcome, ledger.first, self._sleeper
+        offer, requests = self._offer, self._requests()
+        now, next_row, events = begin, 0, 0
+        next_arrival = arrived[0]
+        while self.open:
+            then, deadline = timeline.next, self.armed
+            before = then
+            if next_arrival < before:
+                before = next_arrival
+            if deadline < before:
+                before = deadline
+            told = 0
+            # Where nobody waits the gateway takes note of what engines tell, and no more; so until
+            # then nothing is told to any of them, unless a row goes on elsewhere, an empty replica
+            # is to be stopped, or it is the end.
+            if not (
+                sleeper is None
+                or self.later
+                or fleet.draining
+                or self.open <= MOST_AT_ONCE
+                or not sleeper.sleeps_until(before)
+            ):
+                most = MOST_AT_ONCE
+                for now, code, kind, row in run(before, most):
+                    told += 1
+                    if kind == FINISHED:
+                        self._complete(row, machines[code], now)
+                    elif kind == FIRST_TOKEN:
+                        if isnan(first[row]):
+                            first[row] = now
+                            flow.first_token(ids[row], now)
+                    elif kind == PREEMPTED:
+                        ledger.preemptions[row] += 1
+            else:
+                most = 1
+                for now, code, kind, row in run(before, most):
+                    told += 1
+                    machine = machines[code]
+                    if where[row] is not machine or outcomes[row] != OPEN:
+                        continue
+                    if kind == FINISHED:
+                        self._finished(row, machine, now)
+                    elif kind == FIRST_TOKEN:
+                        if isnan(first[row]):
+                            first[row] = now
+                            self.carry_out(flow.first_token(ids[row], now), now)
+                    elif kind == PREEMPTED:
+                        ledger.preemptions[row] += 1
+            if told >= most:
+                continue  # what happened may have moved what is next
+            events += 1
+            if next_arrival < then and next_arrival < deadline:
+                now = next_arrival
+                offer(next_row, next(requests), now)
+                next_row += 1
+                next_arrival = arrived[next_row]
+                if came is not None:
+                    came(next_row, now)
+            elif deadline <= then:
+                now = deadline
+                self.advance(now)
+            else:
+                now = then
+                timeline.run()
+                if self.halted:
+                    self.halted = False
+                    yield now
+        return now, events
 
     # What time it is.
 
@@ -123,11 +205,8 @@ class Serving:
 
     # A request.
 
-    def arrive(self, row: int, now: float) -> None:
-        """A row of the workload comes: to be called for each of them, in order."""
-        self._offer(row, next(self._first_tries), now)
-
     def _offer(self, row: int, request: Request, now: float) -> None:
+        """A row's request comes."""
         self.alive += 1
         if self._leaves:
             self._set_times(row, now)
@@ -197,22 +276,20 @@ class Serving:
             return
         self._carrying = True
         try:
-            first = effects[0]
-            if len(effects) == 1 and isinstance(first, Dispatch):
-                self._dispatch(first, now)
-            else:
-                waiting.extend(effects)
-            while waiting:
-                effect = waiting.popleft()
+            for effect in effects:
                 if isinstance(effect, Dispatch):
                     self._dispatch(effect, now)
                 else:
                     self._act(effect, now)
+            while waiting:
+                self._act(waiting.popleft(), now)
         finally:
             self._carrying = False
 
-    def _act(self, effect: Refuse | Cancel, now: float) -> None:
-        if isinstance(effect, Refuse):
+    def _act(self, effect: Effect, now: float) -> None:
+        if isinstance(effect, Dispatch):
+            self._dispatch(effect, now)
+        elif isinstance(effect, Refuse):
             self._refused(effect, now)
         else:
             self._cancel(effect, now)
@@ -237,12 +314,13 @@ class Serving:
             self._retry(row, "unreached", now)
             return
         root = ledger.root[row]
-        output, room = self._output[root], machine.longest - self._prompt[root]
+        output, prompt = self._output[root], self._prompt[root]
         if self._max_tokens is not None and 0 <= self._max_tokens[root] < output:
             output = self._max_tokens[root]
         if bound is not None and bound < output:
             output = bound
-        output = min(output, room)  # the engine stops at its context
+        if prompt + output > machine.longest:  # the engine stops at its context
+            output = machine.longest - prompt
         if output < 1:
             ledger.output[row] = 0
             self._end(row, Outcome.ENGINE_REJECTED, now)
@@ -254,37 +332,34 @@ class Serving:
         if len(legs) == 2:
             self.later[row] = self._fleet.machines[legs[1].replica]
             output = 1
+        cached = 0
         if self._beginnings is not None:
             blocks = self._beginnings.blocks(root)
-            cached = min(machine.cache.found(blocks), self._prompt[root] - 1)
+            cached = min(machine.cache.found(blocks), prompt - 1)
             machine.cache.hold(blocks)
             ledger.cached[row] = cached
-        else:
-            cached = 0 if self._cached is None else self._cached[root]
-        self._run_on(machine, row, output, cached, now)
+        elif self._cached is not None:
+            cached = self._cached[root]
+        self._run_on(machine, row, root, output, cached, now)
 
-    def _run_on(self, machine: Machine, row: int, output: int, cached: int, now: float) -> None:
-        ledger, engine = self.ledger, machine.engine
-        root = ledger.root[row]
+    def _run_on(
+        self, machine: Machine, row: int, root: int, output: int, cached: int, now: float
+    ) -> None:
         prompt = self._prompt[root]
-        if self._priority is None:
-            added = engine.add(row, prompt, output, cached, now)
-        else:
-            added = engine.add(row, prompt, output, cached, now, priority=self._priority[root])
-        if not added:
+        priority = 0 if self._priority is None else self._priority[root]
+        if machine.push(row, prompt, output, cached, priority, now) <= 0 and not machine.engine.add(
+            row, prompt, output, cached, priority, now
+        ):
             self.later.pop(row, None)
             self._retry(row, "busy", now)
             return
         self._where[row] = machine
         if self._waiting:
             self._waiting.discard(row)
-        machine.fresh += 1
         machine.rows.add(row)
-        ledger.replica[row] = machine.code
-        due = engine.due
-        if due != machine.armed:  # it is busy now
-            machine.armed = due
-            heappush(self._fleet.heap, (due, next(self._fleet.order), machine))
+        self.ledger.replica[row] = machine.code
+        if self._stepped is not None:
+            self._stepped.arm(machine.code)
 
     def _retry(self, row: int, cause: RetryCause, now: float) -> None:
         self.carry_out(self._flow.retry(self._ids[row], cause, None, now), now)
@@ -324,80 +399,38 @@ class Serving:
 
     # The engines.
 
-    def step(self, until: float, now: float) -> float:
-        """End the engines' steps that are due before that, in order; when the last was, or `now`.
-
-        It stops where the timeline or the gateway is as early, and at the last client's last word.
-        """
-        fleet, timeline, ledger, flow = self._fleet, self._timeline, self.ledger, self._flow
-        heap, where, outcomes, first = fleet.heap, self._where, ledger.outcome, ledger.first
-        before, steps = min(until, timeline.next, self.armed), 0
-        while heap:
-            due, _, machine = heap[0]
-            if due != machine.armed:
-                heappop(heap)  # it was overtaken
-                continue
-            if due >= before:
-                break
-            now = due
-            steps += 1
-            engine = machine.engine
-            events = engine.step()
-            machine.fresh = 0
-            due = engine.due
-            if due == inf:
-                machine.armed = -1.0
-                heappop(heap)
-            elif due != now:
-                machine.armed = due
-                heapreplace(heap, (due, next(fleet.order), machine))
-            if not events:
-                continue
-            for kind, row in events:
-                if where[row] is not machine or outcomes[row] != OPEN:
-                    continue
-                if kind == FINISHED:
-                    self._finished(row, machine, now)
-                elif kind == FIRST_TOKEN:
-                    if isnan(first[row]):
-                        first[row] = now
-                        effects = flow.first_token(self._ids[row], now)
-                        if effects:
-                            self.carry_out(effects, now)
-                elif kind == PREEMPTED:
-                    ledger.preemptions[row] += 1
-            if not self.open:
-                break
-            before = min(until, timeline.next, self.armed)  # what happened may have moved them
-        self.steps += steps
-        return now
-
     def _finished(self, row: int, machine: Machine, at: float) -> None:
-        self._where[row] = None
-        machine.rows.remove(row)
-        ledger = self.ledger
-        root, output = ledger.root[row], ledger.output[row]
         later = self.later.pop(row, None) if self.later else None
-        if later is not None and output > 1:
+        if later is not None and self.ledger.output[row] > 1:
+            self._where[row] = None
+            machine.rows.remove(row)
             when = at + self._kv_transfer
             self._timeline.at(when, lambda _, now: self._decode(row, later, now), None)
         else:
-            ledger.outcome[row] = COMPLETED  # as `_end` has it, for the usual end
-            ledger.ended[row] = at
-            self.alive -= 1
-            self.open -= 1
-            self._generated[self._model[root]] += output
-            cached = 0
-            if self._beginnings is not None:
-                cached = ledger.cached[row]
-            elif self._cached is not None:
-                cached = self._cached[root]
-            usage = _new(Usage, (self._prompt[root], output, cached))
-            effects = self._flow.finish(self._ids[row], _COMPLETED, usage, at)
+            effects = self._complete(row, machine, at)
             if effects:
                 self.carry_out(effects, at)
         if machine.draining and not machine.rows:
             self.quiet(machine, at)
+
+    def _complete(self, row: int, machine: Machine, at: float) -> Sequence[Effect]:
+        """Note its usual end, as `_end` has it, and tell the gateway."""
+        self._where[row] = None
+        machine.rows.remove(row)
+        ledger = self.ledger
+        ledger.outcome[row] = COMPLETED
+        ledger.ended[row] = at
+        self.alive -= 1
+        self.open -= 1
+        root, output = ledger.root[row], ledger.output[row]
+        self._generated[self._model[root]] += output
+        cached = 0
+        if self._beginnings is not None:
+            cached = ledger.cached[row]
+        elif self._cached is not None:
+            cached = self._cached[root]
+        usage = _new(Usage, (self._prompt[root], output, cached))
+        return self._flow.finish(self._ids[row], _COMPLETED, usage, at)
 
     def _decode(self, row: int, machine: Machine, now: float) -> None:
         """The prompt's KV has come over: go on where it decodes."""
@@ -406,8 +439,8 @@ class Serving:
         if machine.gone is not None:
             self._fail(row, now)
             return
-        prompt, output = self._prompt[self.ledger.root[row]], self.ledger.output[row] - 1
-        self._run_on(machine, row, output, prompt, now)
+        root = self.ledger.root[row]
+        self._run_on(machine, row, root, self.ledger.output[row] - 1, self._prompt[root], now)
 
     def _abort(self, row: int, now: float) -> Usage | None:
         """Stop what it has running; what it had used, None when no token had come."""
@@ -424,7 +457,8 @@ class Serving:
                 ledger.prefilled[row] = ledger.prefilled.get(row, 0) + computed
             machine.engine.abort(row, now)
             machine.rows.discard(row)
-            self._fleet.arm(machine)
+            if self._stepped is not None:
+                self._stepped.arm(machine.code)
             if machine.draining and not machine.rows:
                 self._timeline.at(now, self._quiet, machine)
         ledger.output[row] = tokens

@@ -6,16 +6,18 @@ a tenth of the time that arrays of records take, and there are five of them.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
-from numba import from_dtype, types
+from numba import from_dtype
 
 from surgetank.engine.profile import EngineProfile
-from surgetank.engine.skipping import arrays, inputs
+from surgetank.engine.skipping import arrays, clock, inputs
+from surgetank.engine.skipping.clock import floats_at, ints_at
 from surgetank.engine.skipping.intrinsics import Rows, pointing
-from surgetank.engine.skipping.layout import DECODING, FREE
-from surgetank.engine.skipping.marks import entry
+from surgetank.engine.skipping.layout import DECODING, FREE, Ints
+from surgetank.engine.skipping.marks import entry, inner
 from surgetank.engine.skipping.stretch import catch_up
 
 # where `Memory` has what
@@ -24,11 +26,20 @@ SLOTS: Final = 1
 HEAPS: Final = 2
 PHASES: Final = 3
 EVENTS: Final = 4
+CLOCK: Final = 5
+NUMBER: Final = 6  # on that clock
+LONGEST: Final = 7  # tokens of a sequence
 
-ints_at: Any = pointing(types.CPointer(types.int64))  # type: ignore[no-untyped-call]  # numba's
+# what `add` gives in place of a slot
+SHED: Final = 0
+LATE: Final = -1
+NO_TOKENS: Final = -2  # or too many of them, or cached ones below 0
+NO_SLOT: Final = -3
+
 engines_at: Any = pointing(Rows(from_dtype(arrays.ENGINE)))
 slots_at: Any = pointing(Rows(from_dtype(arrays.SLOT)))
 events_at: Any = pointing(Rows(from_dtype(arrays.EVENT)))
+told_at: Any = pointing(Rows(from_dtype(arrays.TOLD)))
 
 
 class Memory:
@@ -38,15 +49,17 @@ class Memory:
     one from an array of records takes ten times as long.
     """
 
-    __slots__ = ("_addresses", "_arrays", "address", "fields", "slots", "told")
+    __slots__ = ("_addresses", "_arrays", "address", "fields", "slots", "times", "told")
 
     def __init__(self, profile: EngineProfile, count: int) -> None:
         engines, heaps, phases, events = self._arrays = arrays.engines(profile)
         self.slots = arrays.slots(count)
         self.fields = engines.view(np.int64).data
+        self.times = engines.view(np.float64).data
         self.told = events.view(np.int64).data
         parts = (engines, self.slots, heaps, phases, events)  # in the order above
-        self._addresses = np.array([part.ctypes.data for part in parts], np.int64)
+        words = [*(part.ctypes.data for part in parts), 0, 0, profile.max_model_len]
+        self._addresses = np.array(words, np.int64)
         self.address = self._addresses.ctypes.data
 
     def grow(self) -> None:
@@ -54,19 +67,52 @@ class Memory:
         arrays.grow(self.slots, len(self.slots))
         self._addresses[SLOTS] = self.slots.ctypes.data
 
+    def stand(self, clock: int, number: int) -> None:
+        """Be engine `number` on the clock at this address."""
+        self._addresses[CLOCK], self._addresses[NUMBER] = clock, number
+
+
+@inner
+def settle(at: Ints) -> float:
+    """Tell an engine's clock when it is due, after anything that may have moved that."""
+    due = engines_at(at[ENGINES])[0].due
+    clock.arm(ints_at(at[CLOCK]), at[NUMBER], due)
+    return float(due)
+
+
+@inner
+def turn(at: Ints) -> int:
+    """Run the stretch that is due and begin the next; return the count of events."""
+    n = inputs.turn(
+        engines_at(at[ENGINES])[0],
+        slots_at(at[SLOTS]),
+        ints_at(at[HEAPS]),
+        ints_at(at[PHASES]),
+        events_at(at[EVENTS]),
+    )
+    settle(at)
+    return int(n)
+
 
 @entry
 def add(
-    memory: int, request: int, prompt: int, output: int, priority: int, cached: int, now: float
-) -> tuple[int, float]:
-    """Queue a sequence; return its slot (0: shed) and when `step` is due. A slot must be free."""
+    memory: int, request: int, prompt: int, output: int, cached: int, priority: int, now: float
+) -> int:
+    """Queue a sequence; return its slot, or why it has none (SHED and below)."""
     at = ints_at(memory)
     engine = engines_at(at[ENGINES])[0]
+    if now > engine.due:
+        return LATE
+    if prompt < 1 or output < 1 or prompt + output > at[LONGEST] or cached < 0:
+        return NO_TOKENS
+    slots = slots_at(at[SLOTS])
+    if slots[0].next == 0:
+        return NO_SLOT
     phases = ints_at(at[PHASES])
     catch_up(engine, phases, now)
-    slots = slots_at(at[SLOTS])
     s = inputs.arrive(engine, slots, phases, request, prompt, output, priority, cached, now)
-    return s, engine.due
+    settle(at)
+    return int(s)
 
 
 @entry
@@ -77,26 +123,57 @@ def abort(memory: int, s: int, now: float) -> float:
     phases = ints_at(at[PHASES])
     catch_up(engine, phases, now)
     inputs.leave(engine, slots_at(at[SLOTS]), ints_at(at[HEAPS]), phases, s, now)
-    return float(engine.due)
+    return settle(at)
 
 
 @entry
-def step(memory: int) -> tuple[int, float, int, int]:
-    """Run the stretch that is due; return the count of events and when the next one is.
+def step(memory: int) -> int:
+    """Run the stretch that is due; return the count of events."""
+    return turn(ints_at(memory))
 
-    And kind and request of the first event, as mostly there is but one.
+
+@entry
+def run(memory: int, until: float, most: int) -> int:
+    """Run the steps of a clock's engines that are due before `until`, in their order.
+
+    It ends after the step that makes `most` events or more; returns their count.
     """
-    at = ints_at(memory)
-    engine = engines_at(at[ENGINES])[0]
-    n = inputs.turn(
-        engine,
-        slots_at(at[SLOTS]),
-        ints_at(at[HEAPS]),
-        ints_at(at[PHASES]),
-        events_at(at[EVENTS]),
-    )
-    first = events_at(at[EVENTS])[0]
-    return n, engine.due, first.kind, first.request
+    own = ints_at(memory)
+    dues, told = floats_at(own[clock.DUES]), told_at(own[clock.TOLD])
+    memories, tree = ints_at(own[clock.MEMORIES]), ints_at(own[clock.TREE])
+    n = 0
+    while n < most:
+        e = tree[1]
+        due = dues[e]
+        if not due < until:
+            break
+        at = ints_at(memories[e])
+        events = events_at(at[EVENTS])
+        count = turn(at)
+        own[clock.STEPS] += 1
+        for i in range(count):
+            told[n].when = due
+            told[n].engine = e
+            told[n].kind = events[i].kind
+            told[n].request = events[i].request
+            n += 1
+    return n
+
+
+@entry
+def withdraw(memory: int, e: int) -> None:
+    """Take engine e off the clock at this address: its steps are run no more."""
+    clock.arm(ints_at(memory), e, math.inf)
+
+
+@entry
+def find(memory: int, count: int, request: int) -> int:
+    """Return the slot of a request in flight, of `count` slots; 0: it is not."""
+    slots = slots_at(ints_at(memory)[SLOTS])
+    for s in range(1, count):
+        if slots[s].request == request and slots[s].state != FREE:
+            return int(s)
+    return 0
 
 
 @entry

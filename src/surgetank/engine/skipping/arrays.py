@@ -11,11 +11,12 @@ from surgetank.engine.profile import EngineProfile
 from surgetank.engine.skipping import layout
 
 Ints = NDArray[np.int64]
-Records = NDArray[Any]  # of ENGINE, SLOT or EVENT
+Records = NDArray[Any]  # of ENGINE, SLOT, EVENT or TOLD
 
 ENGINE: Final = np.dtype(list(layout.ENGINE), align=True)
 SLOT: Final = np.dtype(list(layout.SLOT), align=True)
 EVENT: Final = np.dtype(list(layout.EVENT))
+TOLD: Final = np.dtype(list(layout.TOLD))
 
 
 def engines(profile: EngineProfile, count: int = 1) -> tuple[Records, Ints, Ints, Records]:

@@ -47,6 +47,7 @@ def arrive(
     slots[s].cached = cached
     slots[s].state = WAITING
     engine.orders += 1
+    engine.newcomers += 1
     engine.backlog += prompt - cached
     queue.enqueue(engine, slots, s, False)
     if engine.due == math.inf:
@@ -94,6 +95,7 @@ def leave(engine: Any, slots: Records, heap: Ints, phases: Ints, s: int, now: fl
 def turn(engine: Any, slots: Records, heap: Ints, phases: Ints, events: Records) -> int:
     """End the stretch that is due and begin the next; return the count of events."""
     at = engine.due
+    engine.newcomers = 0
     n = complete(engine, slots, heap, phases, events)
     return begin(engine, slots, heap, phases, events, n, at)
 

@@ -56,6 +56,7 @@ ENGINE: Final = (
     ("running", "i8"),
     ("waiting", "i8"),
     ("preemptions", "i8"),
+    ("newcomers", "i8"),  # sequences that came since the stretch under way began
     # links to slots, and counters
     ("head", "i8"),  # the running, in order of admission
     ("tail", "i8"),
@@ -96,6 +97,9 @@ PREFILLED: Final = 3  # its prefill ends with the step under way
 DECODING: Final = 4
 
 EVENT: Final = (("kind", "i8"), ("slot", "i8"), ("request", "i8"), ("tokens", "i8"))
+
+TOLD: Final = (("when", "f8"), ("engine", "i8"), ("kind", "i8"), ("request", "i8"))
+"""An event of one of many engines, as `addressed.run` tells it."""
 
 # kinds of events
 FIRST_TOKEN: Final = 0
