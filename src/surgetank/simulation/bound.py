@@ -127,12 +127,23 @@ def shortest_start(mean: float, sigma: float = 0.2) -> float:
     return mean * math.exp(-(sigma**2) / 2 - _FAST_START * sigma)
 
 
-def solve(work: Work, fleet: Fleet, attainment: float, *, end: float, begin: float = 0.0) -> Bound:
-    """Solve for a fleet from `begin` to `end` (s). Raises InputError when no fleet is enough."""
+def solve(
+    work: Work,
+    fleet: Fleet,
+    attainment: float,
+    *,
+    end: float,
+    begin: float = 0.0,
+    most_steps: int = _MOST_STEPS,
+) -> Bound:
+    """Solve for a fleet from `begin` to `end` (s) on a grid of at most so many steps.
+
+    Raises InputError when no fleet is enough.
+    """
     if not 0 <= attainment <= 1:
         raise InputError(f"attainment {attainment}: must be between 0 and 1")
     span = max(1e-9, end - begin)
-    step = max(1.0, math.ceil(span / _MOST_STEPS))
+    step = max(1.0, math.ceil(span / most_steps))
     size = max(1, math.ceil(span / step))
     came = _cumulated(work.arrived, work.whole, begin, step, size)
     due = _cumulated(work.prefill_due, work.prefill, begin, step, size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ from surgetank.policy.flow import FlowSpec
 from surgetank.policy.plan import ScaleSpec
 from surgetank.policy.tenant import Tier
 from surgetank.simulation.arena.contenders import Capacity, Contender, find
-from surgetank.simulation.arena.score import Score, score
+from surgetank.simulation.arena.score import Score
+from surgetank.simulation.arena.trial import FIRST, SECOND, Trial, choose, least
 from surgetank.simulation.arena.workloads import Load, draw
 from surgetank.simulation.bound import (
     Bound,
@@ -36,7 +37,7 @@ from surgetank.simulation.bound import (
     usual_work,
 )
 from surgetank.simulation.policies import Policy, Scaler, policy
-from surgetank.simulation.run import simulate
+from surgetank.simulation.run import Course
 from surgetank.simulation.scenario import Objective, PoolPlan, Scenario, capacity
 from surgetank.simulation.schedule import Scheduled
 
@@ -47,7 +48,7 @@ TARGETS: Final = (0.95, 0.99)
 COSTS: Final = (1.0, 0.25)  # of a standby, in serving replicas
 LEAST: Final = 1  # replicas
 MOST: Final = 24
-STANDBYS: Final = 2  # of everybody who takes any
+STANDBYS: Final = 2  # of everybody who takes any, where nobody says otherwise
 WAKE: Final = 3.0  # s
 LAG: Final = 1.0  # s, of what scaling reads
 SIGMA: Final = 0.2  # of the logarithm of a start
@@ -56,10 +57,10 @@ BOUND: Final = "bound"
 FEASIBLE: Final = "feasible"
 HINDSIGHT: Final = "static-in-hindsight"
 REFERENCES: Final = (BOUND, FEASIBLE, HINDSIGHT)
-_WARM_UP: Final = 300.0  # s: a fleet that begins with one replica is not judged by its first ones
 _SCHEDULED: Final = 0.98  # of the requests: what a schedule is made for; the rest may be late
 _PLANS: Final = ((1.3, 0), (1.05, 1), (0.85, 2), (0.85, 0), (0.65, 1))
 """Schedules to try: times the usual work, and replicas beyond what that takes."""
+_STEPS: Final = 1200  # of a schedule's grid: a start and a wake are longer than one
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Cell:
     start: float
     seed: int
     traces: str = ""  # folder of the public traces, "" for none
+    standbys: int = STANDBYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Choice:
     reached: bool  # some knob kept the target on the first half (what was seen, in hindsight)
     cost: float  # replica-hours of the scored half
     score: Score | None  # of the scored half; None for the bound
+    standbys: int = STANDBYS  # that everybody had who takes any
 
     def row(self) -> dict[str, Any]:
         """Flat, for a table."""
@@ -107,10 +110,7 @@ class Court:
         )
         self.start = replace(coldstart.whole(cell.start, SIGMA), wake_s=WAKE)
         self.capacity = self._capacity()
-        half = self.load.half
-        arrived = self.load.workload.arrived
-        self.first_half = self.load.workload.first(int(np.searchsorted(arrived, half)))
-        self.half = half
+        self.half = self.load.half
 
     def _capacity(self) -> Capacity:
         load, profile = self.load.workload, self.profile
@@ -126,8 +126,8 @@ class Court:
         held = requests * (float(load.prompt.mean()) + mean_output / 2)
         return Capacity(prompt, output, requests, min(1.0, held / profile.kv_tokens), TTFT)
 
-    def scenario(self, *, whole: bool, standbys: int, replicas: int = LEAST) -> Scenario:
-        """The first half, or both. Nothing but time refuses: waiting too long is a miss."""
+    def scenario(self, *, standbys: int, replicas: int = LEAST) -> Scenario:
+        """Both halves. Nothing but time refuses: waiting too long is a miss."""
         most = max(8, round(1.5 * self.capacity.requests))
         pool = PoolPlan(
             model="model",
@@ -139,7 +139,7 @@ class Court:
             start=self.start,
         )
         return Scenario(
-            workload=self.load.workload if whole else self.first_half,
+            workload=self.load.workload,
             pools=(pool,),
             flow=FlowSpec(
                 max_in_flight=most,
@@ -157,16 +157,15 @@ class Court:
             patience_after=120.0,
         )
 
-    def run(
+    def trial(
         self,
         contender: Contender,
         knob: float,
         *,
-        whole: bool,
         standby_cost: float = 1.0,
         target: float = TARGETS[0],
-    ) -> Score:
-        """Run one contender at one knob; score the half that is asked for.
+    ) -> Trial:
+        """Set one contender out at one knob.
 
         One that is `priced` is told what a standby costs, what it takes to wake, and the target.
         """
@@ -178,17 +177,12 @@ class Court:
 
         replicas = int(knob) if contender.name == "static" else LEAST
         asked = self.scenario(
-            whole=whole, standbys=STANDBYS if contender.standbys else 0, replicas=replicas
+            standbys=self.cell.standbys if contender.standbys else 0, replicas=replicas
         )
-        chosen = replace(
-            policy("surgetank"),
-            name=contender.name,
-            scaler=make,
-        )
-        return self._scored(asked, chosen, whole=whole)
+        return self._set_out(asked, replace(policy("surgetank"), name=contender.name, scaler=make))
 
-    def follow(self, found: Bound, beyond: int) -> Score:
-        """Run a schedule over both halves, with so many replicas beyond it."""
+    def follow(self, found: Bound, beyond: int) -> Trial:
+        """Set out a schedule over both halves, with so many replicas beyond it."""
         found = replace(found, serving=found.serving + beyond, loaded=found.loaded + beyond)
         lead = self.start.p95() + 1.0
         chosen = replace(
@@ -198,13 +192,10 @@ class Court:
                 found, lead=lead, wake=WAKE + 1.0, least=LEAST, most=MOST
             ),
         )
-        return self._scored(self.scenario(whole=True, standbys=0), chosen, whole=True)
+        return self._set_out(self.scenario(standbys=0), chosen)
 
-    def _scored(self, asked: Scenario, chosen: Policy, *, whole: bool) -> Score:
-        seen = simulate(asked, chosen=chosen)
-        if whole:
-            return score(seen, self.half, 2 * self.half)
-        return score(seen, _WARM_UP, self.half)
+    def _set_out(self, asked: Scenario, chosen: Policy) -> Trial:
+        return Trial(lambda: Course(asked, chosen), self.half, TTFT)
 
 
 @lru_cache(maxsize=1)
@@ -222,67 +213,68 @@ def compete(cell: Cell, name: str) -> list[Choice]:
         return _bounds(cell)
     if name == FEASIBLE:
         return _feasible(cell)
-    if name == HINDSIGHT:
-        return _static(cell, hindsight=True)
-    if name == "static":
-        return _static(cell, hindsight=False)
+    if name in {HINDSIGHT, "static"}:
+        return _static(cell, name)
     contender, here = find(name), court(cell)
     if contender.priced:
         return [_priced(cell, contender, c, t) for c in COSTS for t in TARGETS]
-    first = [(knob, here.run(contender, knob, whole=False)) for knob in contender.values]
-    chosen = {(c, t): choose(first, c, t) for c in COSTS for t in TARGETS}
-    second = {
-        knob: here.run(contender, knob, whole=True)
-        for knob in dict.fromkeys(knob for knob, _ in chosen.values())
-    }
-    return [
-        _choice(cell, name, c, t, knob, second[knob], reached=reached)
-        for (c, t), (knob, reached) in chosen.items()
-    ]
+    trials = [(knob, here.trial(contender, knob)) for knob in contender.values]
+    return [_chosen(cell, name, c, t, trials, choose(trials, c, t)) for c in COSTS for t in TARGETS]
 
 
 def _priced(cell: Cell, contender: Contender, standby_cost: float, target: float) -> Choice:
     """Let one compete that is told the price and the target: its knob is chosen for each alike."""
     here = court(cell)
-    first = [
-        (k, here.run(contender, k, whole=False, standby_cost=standby_cost, target=target))
+    trials = [
+        (k, here.trial(contender, k, standby_cost=standby_cost, target=target))
         for k in contender.values
     ]
-    knob, reached = choose(first, standby_cost, target)
-    seen = here.run(contender, knob, whole=True, standby_cost=standby_cost, target=target)
-    return _choice(cell, contender.name, standby_cost, target, knob, seen, reached=reached)
+    knob = choose(trials, standby_cost, target)
+    return _chosen(cell, contender.name, standby_cost, target, trials, knob)
 
 
-def choose(
-    tried: Sequence[tuple[float, Score]], standby_cost: float, target: float
-) -> tuple[float, bool]:
-    """Choose the knob of least cost that kept the target, else of most attainment."""
-    kept = [(s.cost(standby_cost), knob) for knob, s in tried if s.attainment >= target]
-    if kept:
-        return min(kept)[1], True
-    return max(tried, key=lambda x: (x[1].attainment, -x[1].cost(standby_cost)))[0], False
+def _chosen(  # noqa: PLR0917 - a row's columns in their order
+    cell: Cell,
+    name: str,
+    standby_cost: float,
+    target: float,
+    trials: Sequence[tuple[float, Trial]],
+    choice: tuple[float, bool],
+) -> Choice:
+    knob, reached = choice
+    seen = dict(trials)[knob].score(SECOND)
+    return _choice(cell, name, standby_cost, target, knob, seen, reached=reached)
 
 
-def _static(cell: Cell, *, hindsight: bool) -> list[Choice]:
-    """The least number that keeps the target: on the first half, or (hindsight) on the second."""
-    here, contender = court(cell), find("static")
-    tried: dict[tuple[int, bool], Score] = {}
-
-    def run(n: int, *, whole: bool) -> Score:
-        if (n, whole) not in tried:
-            tried[n, whole] = here.run(contender, float(n), whole=whole)
-        return tried[n, whole]
-
+def _static(cell: Cell, name: str) -> list[Choice]:
     found = []
-    for target in TARGETS:
-        low, high = LEAST, MOST  # the least that keeps it, by halving; MOST when none does
-        while low < high:
-            middle = (low + high) // 2
-            kept = run(middle, whole=hindsight).attainment >= target
-            low, high = (low, middle) if kept else (middle + 1, high)
-        reached = run(low, whole=hindsight).attainment >= target
-        name, seen = HINDSIGHT if hindsight else "static", run(low, whole=True)
-        found += [_choice(cell, name, c, target, float(low), seen, reached=reached) for c in COSTS]
+    for target, (number, reached, seen) in _fixed(replace(cell, start=1.0, standbys=0))[
+        name
+    ].items():
+        found += [
+            _choice(cell, name, c, target, float(number), seen, reached=reached) for c in COSTS
+        ]
+    return found
+
+
+@lru_cache(maxsize=1)
+def _fixed(cell: Cell) -> dict[str, dict[float, tuple[int, bool, Score]]]:
+    """Find the least fixed numbers that keep the targets on the first half, and on the second.
+
+    Nothing is started there: they are the same whatever a start takes.
+    """
+    here, contender = Court(cell), find("static")
+
+    @cache
+    def trial(n: int) -> Trial:
+        return here.trial(contender, float(n))
+
+    found: dict[str, dict[float, tuple[int, bool, Score]]] = {}
+    for name, half in ((HINDSIGHT, SECOND), ("static", FIRST)):
+        found[name] = {}
+        for target in TARGETS:
+            number, reached = least(trial, LEAST, MOST, target, half)
+            found[name][target] = number, reached, trial(number).score(SECOND)
     return found
 
 
@@ -318,20 +310,25 @@ def _feasible(cell: Cell) -> list[Choice]:
     found = []
     for standby_cost in COSTS:
         fleet = Fleet(cell.start, standby_cost, LEAST, MOST)
-        tried: list[tuple[float, Score]] = []
-        for number, (margin, beyond) in enumerate(_PLANS):
+
+        @cache
+        def plan(margin: float, fleet: Fleet = fleet) -> Bound | None:
             work = replace(usual, prefill=margin * usual.prefill, decode=margin * usual.decode)
             try:
-                solved = solve(work, fleet, _SCHEDULED, end=2 * here.half)
+                return solve(work, fleet, _SCHEDULED, end=2 * here.half, most_steps=_STEPS)
             except InputError:
-                continue  # with so much to spare it is more than the fleet may grow to
-            tried.append((float(number), here.follow(solved, beyond)))
-        if not tried:
+                return None  # with so much to spare it is more than the fleet may grow to
+
+        trials = [
+            (float(number), here.follow(solved, beyond))
+            for number, (margin, beyond) in enumerate(_PLANS)
+            if (solved := plan(margin)) is not None
+        ]
+        if not trials:
             raise InputError(f"{cell.workload}: no schedule of {MOST} replicas serves it at all")
         for target in TARGETS:
-            plan, reached = choose(tried, standby_cost, target)
-            seen = dict(tried)[plan]
-            found.append(_choice(cell, FEASIBLE, standby_cost, target, plan, seen, reached=reached))
+            choice = choose(trials, standby_cost, target, SECOND)
+            found.append(_chosen(cell, FEASIBLE, standby_cost, target, trials, choice))
     return found
 
 
@@ -349,7 +346,17 @@ def _choice(  # noqa: PLR0917 - a row's columns in their order
     if cost is None:
         cost = 0.0 if seen is None else seen.cost(standby_cost)
     return Choice(
-        cell.workload, cell.start, cell.seed, standby_cost, target, name, knob, reached, cost, seen
+        workload=cell.workload,
+        start=cell.start,
+        seed=cell.seed,
+        standby_cost=standby_cost,
+        target=target,
+        policy=name,
+        knob=knob,
+        reached=reached,
+        cost=cost,
+        score=seen,
+        standbys=cell.standbys,
     )
 
 
@@ -360,8 +367,14 @@ def burst_share(cell: Cell) -> float:
 
 
 def cells(
-    workloads: Iterable[str], starts: Iterable[float], seeds: Iterable[int], traces: str = ""
+    workloads: Iterable[str],
+    starts: Iterable[float],
+    seeds: Iterable[int],
+    traces: str = "",
+    standbys: Iterable[int] = (STANDBYS,),
 ) -> list[Cell]:
     """Every combination; seeds change slowest, so that each workload is seen early."""
-    names, times = list(workloads), list(starts)
-    return [Cell(w, s, seed, traces) for seed in seeds for w in names for s in times]
+    names, times, pools = list(workloads), list(starts), list(standbys)
+    return [
+        Cell(w, s, seed, traces, k) for seed in seeds for w in names for k in pools for s in times
+    ]

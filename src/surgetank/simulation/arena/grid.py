@@ -5,6 +5,7 @@ Rule: a run that was killed goes on where it was; a cell never changes what anot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from surgetank.simulation.sweep import Case, Rows, write_parquet
 Row = dict[str, Any]
 
 _AHEAD: Final = 2  # tasks given to the Executor beyond those that run
-_QUESTION: Final = "arena 1"  # to be raised when figures of older runs are not comparable
+_QUESTION: Final = "arena 3"  # to be raised when figures of older runs are not comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,14 @@ class Grid:
 
 
 def task(cell: Cell, name: str) -> list[Row]:
-    """Run one contender in one cell, in whatever process."""
-    unavoidable = burst_share(cell)
-    return [{**choice.row(), "unavoidable": unavoidable} for choice in compete(cell, name)]
+    """Run one contender in one cell, in whatever process; `cpu_s`: each row's part of what it took.
+
+    What a process has run for another task of the same cell costs nothing again.
+    """
+    began = time.process_time()
+    unavoidable, choices = burst_share(cell), compete(cell, name)
+    each = (time.process_time() - began) / len(choices)
+    return [{**choice.row(), "unavoidable": unavoidable, "cpu_s": each} for choice in choices]
 
 
 def run(
@@ -64,12 +70,24 @@ def run(
         for case, future in _in_turn(executor, missing, workers + _AHEAD):
             rows.add(case, {"choices": future.result()})
             progress(done(), len(todo))
-        found = [row for case, _, _ in todo for row in rows.found[case.key]["choices"]]
+        found = _of(grid, rows)
     finally:
         rows.close()
     found = settled(found)
     write_parquet(found, out)
     return found
+
+
+def kept(grid: Grid, out: Path) -> list[Row]:
+    """Give what is there already, of a run that has not ended or was killed. Raises InputError."""
+    rows = Rows(out, _QUESTION)
+    rows.close()
+    return settled(_of(grid, rows))
+
+
+def _of(grid: Grid, rows: Rows) -> list[Row]:
+    keys = [_case(cell, name).key for cell, name in grid.tasks()]
+    return [row for key in keys if key in rows.found for row in rows.found[key]["choices"]]
 
 
 def settled(rows: Sequence[Row]) -> list[Row]:
@@ -89,7 +107,8 @@ def _kept(row: Row) -> bool:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[n] for n in ("workload", "start", "seed", "standby_cost", "target"))
+    names = ("workload", "start", "seed", "standbys", "standby_cost", "target")
+    return tuple(row[n] for n in names)
 
 
 def _case(cell: Cell, name: str) -> Case:
@@ -98,6 +117,7 @@ def _case(cell: Cell, name: str) -> Case:
             ("workload", cell.workload),
             ("start", f"{cell.start:g}"),
             ("seed", str(cell.seed)),
+            ("standbys", str(cell.standbys)),
             ("policy", name),
         )
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surgetank.simulation.result import Result
+from surgetank.simulation.ledger import OPEN
+from surgetank.simulation.result import Requests, Result
 from surgetank.simulation.summary import jain
 
 
@@ -34,46 +35,69 @@ class Score:
         return self.replica_hours - (1 - standby_cost) * self.standby_hours
 
 
-def score(result: Result, since: float, until: float) -> Score:
-    """Count a run from `since` to `until`, seconds of its own clock."""
+def score(result: Result, since: float, until: float, *, under_way: bool = False) -> Score:
+    """Count a run from `since` to `until`, seconds of its own clock.
+
+    `under_way`: of a run that goes on: what is still being answered is judged by its first token.
+    """
     load, seen = result.scenario.workload, result.requests
     inside = (load.arrived >= since) & (load.arrived < until)
-    attained = seen.attained & inside
+    kept = seen.attained | _streaming(seen) if under_way else seen.attained
+    attained = kept & inside
     count = int(inside.sum())
-    seconds = 0.0
-    launches = 0
-    for machine in result.machines:
-        gone = until if machine.gone is None else min(until, machine.gone)
-        seconds += max(0.0, gone - max(since, machine.asked))
-        launches += since <= machine.asked < until and machine.asked > 0
+    launches = sum(since <= m.asked < until and m.asked > 0 for m in result.machines)
     ttft = seen.ttft[inside]
     known = ttft[~np.isnan(ttft)]
     p50, p95, p99 = np.percentile(known, (50, 95, 99)).tolist() if len(known) else (None,) * 3
     by_tenant = [
-        float(seen.attained[inside & (load.tenant == code)].mean())
+        float(kept[inside & (load.tenant == code)].mean())
         for code in range(len(load.tenants))
         if (inside & (load.tenant == code)).any()
     ]
     return Score(
         requests=count,
         attainment=int(attained.sum()) / count if count else 1.0,
-        replica_hours=seconds / 3600,
-        standby_hours=_standby_seconds(result, since, until) / 3600,
+        replica_hours=replica_hours(result, since, until),
+        standby_hours=standby_hours(result, since, until),
         p50=p50,
         p95=p95,
         p99=p99,
-        worst_minute=_worst_minute(load.arrived[inside], seen.attained[inside]),
+        worst_minute=_worst_minute(load.arrived[inside], kept[inside]),
         launches=launches,
         fairness=jain(by_tenant),
     )
 
 
-def _standby_seconds(result: Result, since: float, until: float) -> float:
+def missed(result: Result, since: float, until: float) -> int:
+    """Count what arrived in the stretch and is a miss for certain, however a run goes on.
+
+    That is for a stretch that ended an objective ago: who waits for a first token has lost.
+    """
+    load, seen = result.scenario.workload, result.requests
+    inside = (load.arrived >= since) & (load.arrived < until)
+    return int(np.count_nonzero(inside & ~(seen.attained | _streaming(seen))))
+
+
+def _streaming(seen: Requests) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    streaming: np.ndarray[tuple[int], np.dtype[np.bool_]] = (seen.outcome == OPEN) & seen.in_time
+    return streaming
+
+
+def replica_hours(result: Result, since: float, until: float) -> float:
+    """Hours of all replicas in the stretch, from being asked for to being gone."""
+    seconds = 0.0
+    for machine in result.machines:
+        gone = until if machine.gone is None else min(until, machine.gone)
+        seconds += max(0.0, gone - max(since, machine.asked))
+    return seconds / 3600
+
+
+def standby_hours(result: Result, since: float, until: float) -> float:
     """Integral of the standbys over the samples: each holds until the next of its pool."""
     origin = result.scenario.workload.origin
     total = 0.0
     before: dict[tuple[str, str], tuple[float, int]] = {}
-    for sample in [*result.samples]:
+    for sample in result.samples:
         at, pool = sample.t - origin, (sample.model, sample.role)
         if pool in before:
             began, standbys = before[pool]
@@ -81,7 +105,7 @@ def _standby_seconds(result: Result, since: float, until: float) -> float:
         before[pool] = (at, sample.standby)
     for began, standbys in before.values():
         total += standbys * max(0.0, until - max(since, began))
-    return total
+    return total / 3600
 
 
 def _worst_minute(

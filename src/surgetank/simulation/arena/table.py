@@ -47,10 +47,11 @@ def problems(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def _cells(rows: Iterable[Row]) -> dict[tuple[float, float, str, float, int], list[Row]]:
-    cells: dict[tuple[float, float, str, float, int], list[Row]] = defaultdict(list)
+def _cells(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    cells: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        key = (row["standby_cost"], row["target"], row["workload"], row["start"], row["seed"])
+        names = ("standby_cost", "target", "workload", "start", "seed")
+        key = (*(row[name] for name in names), row.get("standbys", 0))
         cells[key].append(row)
     return cells
 
@@ -70,8 +71,11 @@ def _mark(rows: Sequence[Row]) -> str:
     return f"{cost:.2f} ({least:.1%})"
 
 
-def grouped(rows: Sequence[Row]) -> dict[tuple[float, float], Table]:
-    """Give a table for each standby cost and target: policies are rows, cells are columns."""
+def grouped(rows: Sequence[Row], *, starts: bool = True) -> dict[tuple[float, float], Table]:
+    """Give a table for each standby cost and target: policies are rows, cells are columns.
+
+    `starts`: the columns' heads name the start time.
+    """
     found = {}
     for standby_cost, target in sorted({(r["standby_cost"], r["target"]) for r in rows}):
         some = [r for r in rows if (r["standby_cost"], r["target"]) == (standby_cost, target)]
@@ -88,7 +92,7 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[float, float], Table]:
                 ]
                 line.append(_mark(own) if own else _NEVER)
             body.append(tuple(line))
-        head = ("policy", *(f"{workload} {start:g} s" for workload, start in columns))
+        head = ("policy", *(f"{w} {start:g} s" if starts else w for w, start in columns))
         caption = f"Replica-hours for {target:.0%}, a standby costs {standby_cost:g} of a replica"
         found[standby_cost, target] = Table(head, body, caption)
     return found

@@ -47,7 +47,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A kind of workload. `half`: seconds; `make` gives arrivals within two of them."""
+    """A kind of workload. `half`: seconds; `make` gives arrivals within two of them.
+
+    `burst`: the longest that its bursts are, s; None: it has none that are over soon.
+    """
 
     name: str
     about: str
@@ -55,6 +58,7 @@ class Scenario:
     ranges: Ranges
     make: Callable[[Generator, Drawn, float], Trace]
     clients: ClientSpec = field(default_factory=ClientSpec)
+    burst: float | None = None
 
 
 def _pulses(rng: Generator, p: Drawn, span: float) -> Trace:
@@ -173,6 +177,7 @@ SCENARIOS: Final = MappingProxyType(
                     "period": (75.0, 120.0),
                 },
                 _pulses,
+                burst=40.0,
             ),
             Scenario(
                 "flash-crowds",
@@ -199,6 +204,7 @@ SCENARIOS: Final = MappingProxyType(
                     "spread": (3.0, 10.0),
                 },
                 _cron,
+                burst=10.0,
             ),
             Scenario(
                 "diurnal-tenants",
@@ -232,6 +238,7 @@ SCENARIOS: Final = MappingProxyType(
                 },
                 _pulses,
                 ClientSpec(retries=2, timeout=20.0),
+                burst=50.0,
             ),
         )
     }
