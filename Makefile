@@ -112,7 +112,7 @@ clients: ## an environment with anthropic and langchain-openai, for the test tha
 
 fuzz-wire: ## random bytes into what reads the wire, 10 minutes for each of three targets (atheris)
 	@test -x build/fuzz/bin/python || $(PYTHON) -m venv build/fuzz
-	@build/fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris msgspec
+	@build/fuzz/bin/python -m pip install --quiet --disable-pip-version-check atheris msgspec numpy
 	@for target in http sse body; do echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 	  PYTHONPATH=src:bench build/fuzz/bin/python bench/fuzz_wire.py $$target -max_total_time=$(FUZZ_SECONDS) \
 	  -max_len=8192 -timeout=10 -verbosity=0 -artifact_prefix=build/$$target- build/fuzz-wire/$$target || exit 1; done

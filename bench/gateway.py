@@ -116,6 +116,7 @@ class Bench:
 
     def _ease(self, proxy: Running, name: str) -> Load:
         """Find out how much of the load a slow peer bears, from what a few requests cost it."""
+        self._open(proxy, TRIAL_RATE)  # it loads half of itself for its first answer
         self._command(
             proxy, "requests", rate=TRIAL_RATE, connections=8, warm=5.0, seconds=TRIAL_SECONDS
         )
@@ -126,10 +127,7 @@ class Bench:
     def _measure(self, proxy: Running, figures: Figures, *, small_alone: bool = False) -> None:
         load = self._load
         paced = {"warm": load.warm, "seconds": load.seconds}
-        first = load.rate if load == self._full else TRIAL_RATE
-        self._command(proxy, "requests", rate=first, connections=8, warm=0.6, seconds=0.1)
-        for event in ("begin", "end", "result"):
-            self._client.expect(event, 30)
+        self._open(proxy, load.rate if load == self._full else TRIAL_RATE)
         resting = self._resting(proxy)
         if proxy.pid and not small_alone:
             figures.idle_mb.append(self._idle(proxy))
@@ -159,6 +157,13 @@ class Bench:
         self._command(proxy, "requests", connections=8, **prompt, **paced)
         cost, done, _ = self._window(proxy, figures)
         figures.prompt_ms.append(1e3 * cost / done)
+
+    def _open(self, proxy: Running, rate: float) -> None:
+        """Have a few requests answered, however long the first ones take."""
+        brief = max(0.1, 2 / rate)  # some are sent within it
+        self._command(proxy, "requests", rate=rate, connections=8, warm=0.6, seconds=brief)
+        for event in ("begin", "end", "result"):
+            self._client.expect(event, 60)
 
     def _idle(self, proxy: Running) -> float:
         before = memory_mb(proxy.pid)

@@ -16,6 +16,11 @@ ROOT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("SURGETANK_PEERS", ROOT / "build" / "peers"))
 KEY = "sk-bench-2f7c1d9a4b8e4c55a0d3"  # LiteLLM's master key: it checks one as ours does
 SLOW = frozenset({"litellm"})  # asked first how much they bear; what is told is per request anyway
+KEEP_ALIVE = 600  # seconds: LiteLLM closes what is idle for 5 s, as slow peers' connections are
+LITELLM_ENVIRONMENT = (
+    "REPEATED_STREAMING_CHUNK_LIMIT=1000000000",  # it ends a stream of 100 chunks that are alike
+    "LITELLM_LOCAL_MODEL_COST_MAP=True",  # it asks the Internet for prices before it listens
+)
 START_SECONDS = 180.0  # LiteLLM imports for 20 s on a slow core, for longer on a busy one
 
 

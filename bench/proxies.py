@@ -156,7 +156,9 @@ def _peer(name: str) -> Recipe:
             return peers.router(name, upstream, port, _free_port()), port, "none"
         config = folder / "litellm.yaml"
         config.write_text(peers.litellm_config(upstream))
-        command = [str(python.with_name("litellm")), "--config", str(config), "--num_workers", "1"]
+        command = ["env", *peers.LITELLM_ENVIRONMENT, str(python.with_name("litellm"))]
+        command += ["--config", str(config), "--num_workers", "1"]
+        command += ["--keepalive_timeout", str(peers.KEEP_ALIVE)]
         return [*command, "--host", "127.0.0.1", "--port", str(port)], port, peers.KEY
 
     return recipe

@@ -13,6 +13,9 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
+import msgspec
+
+from surgetank.wire import long_text
 from surgetank.wire.http1 import Limits, ProtocolError, RequestParser, ResponseParser
 from surgetank.wire.native_body import NATIVE_ROUTES, parse_native
 from surgetank.wire.native_stream import NativeAssembler, NativeScanner
@@ -123,8 +126,49 @@ def event_reader(data: bytes) -> None:
     assert seen[0] == seen[1] == seen[2]
 
 
+def long_texts(data: bytes) -> None:
+    """What strings are cut out of a JSON text is what a reader would have found in their places."""
+    for start in (0, len(data) // 2):
+        text = data[start:]
+        if not _is_utf8(text) or (taken := long_text.cut(data, start, len(data), 3)) is None:
+            continue
+        rest = taken.rest.decode()
+        for name, one in taken.texts.items():
+            value: str = msgspec.json.decode(b'"%b"' % bytes(one.raw))
+            assert one.size == len(value.encode()), "its bytes are others"
+            assert one.chars == len(value), "its characters are others"
+            for most in (1, 5):
+                begin = one.beginning(most)
+                assert value.startswith(begin), "it begins otherwise"
+                assert len(begin) >= min(most, len(value)), "its beginning is short"
+            rest = rest.replace(name, bytes(one.raw).decode())
+        assert rest == text.decode(), "what is cut out is not what was there"
+        assert _valid(taken.rest) == _valid(text), "it is valid only with, or without, its texts"
+
+
+def _is_utf8(text: bytes) -> bool:
+    with suppress(UnicodeDecodeError):
+        text.decode()
+        return True
+    return False
+
+
+def _valid(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
+        return False
+    return True
+
+
+def bodies(data: bytes) -> None:
+    """Both of what reads bodies."""
+    request_body(data)
+    long_texts(data)
+
+
 CHECKS: Final[dict[str, Callable[[bytes], None]]] = {
     "http": http_path,
     "sse": event_stream,
-    "body": request_body,
+    "body": bodies,
 }

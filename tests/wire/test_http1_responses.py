@@ -206,3 +206,17 @@ def test_written_heads_are_read_back() -> None:
     requests.receive(request_head("GET", "/metrics?x=1", [(b"host", b"h")]))
     assert requests.head is not None
     assert (requests.head.method, requests.head.target) == ("GET", "/metrics?x=1")
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_head_in_one_piece_is_bounded_to_the_byte(over: int) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: %b\r\n\r\n"
+    head %= b"a" * (256 + over - len(head) + 2)
+    parser = ResponseParser("POST", Limits(head_bytes=256))
+    if over:
+        with pytest.raises(ProtocolError) as raised:
+            parser.receive(head)
+        assert raised.value.status == 502
+    else:
+        parser.receive(head)
+        assert parser.done

@@ -44,6 +44,18 @@ def test_a_plain_chat_request() -> None:
     assert body.include_usage is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning_content": "four"},
+        {"tool_calls": [{"function": {"name": "f", "arguments": "{1}"}}]},
+        {"function_call": {"name": "f", "arguments": "{1}"}},
+    ],
+)
+def test_a_message_alone_counts_with_all_its_text(more: dict[str, object]) -> None:
+    assert chat(messages=[{"role": "assistant", "content": "hello"} | more]).prompt_bytes == 9
+
+
 def test_text_of_all_kinds_counts_and_data_does_not() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9000}}
     messages = [

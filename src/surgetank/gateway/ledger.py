@@ -21,7 +21,7 @@ from surgetank.policy.request import Outcome
 from surgetank.policy.shadow import Shadow
 
 _MOST: Final = 32  # booked in 0.1 ms: no stream waits for longer
-_SECONDS: Final = 0.05
+_SECONDS: Final = 0.2  # a trickle of requests wakes the loop five times a second at most
 _STRANGERS: Final = 10.0  # records a second of requests without a valid key; ten times in a burst
 
 

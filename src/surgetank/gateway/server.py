@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib import import_module
 from typing import Final
 
 from surgetank.errors import ConfigError
@@ -101,6 +102,7 @@ class Gateway:
         On a listener that was handed in others may serve meanwhile: this one takes from it only
         once it is ready, or after `_FIRST_LOOK` seconds; till then the kernel keeps who comes.
         """
+        import_module("surgetank.wire.long_text")  # NumPy loads now, not while clients wait
         host, port = self.listen.host, self.listen.port
         if self._listener is not None:
             self.fleet.start()

@@ -202,7 +202,8 @@ class ResponseParser:
     """
 
     __slots__ = (
-        "_body", "_buffer", "_error", "_interim", "_limits", "_method", "done", "excess", "head",
+        "_begun", "_body", "_buffer", "_error", "_interim", "_limits", "_longest", "_method",
+        "done", "excess", "head",
     )  # fmt: skip
 
     head: ResponseHead | None
@@ -213,12 +214,14 @@ class ResponseParser:
         self._limits = limits
         self._error: ProtocolError | None = None
         self._buffer = HeadBuffer(limits.head_bytes, BAD_UPSTREAM, skip_blank=False)
+        self._longest = limits.head_bytes - 4  # of a head, without its blank line
         self.excess = b""
         self.reset(method)
 
     def reset(self, method: str = "POST") -> None:
         """Forget the finished message; the next answers `method`. `excess` stays as it is."""
         self._method = method
+        self._begun = False  # a part of a head is held, or may be
         self._body: _Plain | ChunkedDecoder | None = None
         self._interim = 0
         self.head = None
@@ -246,8 +249,19 @@ class ResponseParser:
             body = self._body
             if body is None:
                 self.excess = b""
-                head, data = self._read_head(data)
+                head: ResponseHead | None
+                end = -1 if self._begun else data.find(b"\r\n\r\n")
+                if 0 < end <= self._longest:  # most heads come in one piece: three calls less
+                    head = parse_response_head(data[: end + 2], self._limits, self._method)
+                    data = data[end + 4 :]
+                    if head.status >= 200:
+                        self.head = head
+                    else:
+                        head, data = self._after_interim(head, data)
+                else:
+                    head, data = self._read_head(data)
                 if head is None:
+                    self._begun = True
                     return b""
                 length = head.content_length
                 if length is not None and length <= len(data):  # all of it is here
@@ -279,11 +293,19 @@ class ResponseParser:
             head = parse_response_head(block, self._limits, self._method)
             if head.status >= 200:
                 break
-            self._interim += 1
-            if head.status == 101 or self._interim > _MOST_INTERIM_RESPONSES:
-                raise ProtocolError(BAD_UPSTREAM, f"unexpected status {head.status}")
+            self._pass_over(head)
         self.head = head
         return head, data
+
+    def _after_interim(self, head: ResponseHead, data: bytes) -> tuple[ResponseHead | None, bytes]:
+        self._pass_over(head)
+        return self._read_head(data) if data else (None, b"")
+
+    def _pass_over(self, head: ResponseHead) -> None:
+        """Take note of an interim response. Raises ProtocolError when there should be none."""
+        self._interim += 1
+        if head.status == 101 or self._interim > _MOST_INTERIM_RESPONSES:
+            raise ProtocolError(BAD_UPSTREAM, f"unexpected status {head.status}")
 
     def eof(self) -> None:
         """Take note that the upstream closed: ends a body without a length, else ProtocolError."""

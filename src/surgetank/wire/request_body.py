@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from surgetank.policy.prefix import BLOCK
+from surgetank.policy.prefix import BLOCK, MARKS
 from surgetank.wire.beginning import beginnings
 from surgetank.wire.usual_chat import UsualChat, read_usual
 from surgetank.wire.verdict import UNREADABLE
@@ -317,7 +317,7 @@ def _take_apart(body: bytes) -> tuple[dict[str, bytes], memoryview, Size] | None
         if members.get("messages") != _STAND_IN:
             return None
         apart = memoryview(body)[begin:end]
-        return members, apart, _size_of_messages(apart, _tools_of(members))
+        return members, apart, _size_of_large(body, begin, end, _tools_of(members))
     except (BadRequest, UnicodeDecodeError):
         return None
 
@@ -367,7 +367,10 @@ Size = tuple[int, int, int, int | None, Sequence[int]]
 
 def size_of(texts: list[str], items: int) -> Size:
     """Measure `items` messages or prompts by all their text."""
-    text = texts[0] if len(texts) == 1 else "".join(texts)
+    return _size_of_text(texts[0] if len(texts) == 1 else "".join(texts), items)
+
+
+def _size_of_text(text: str, items: int) -> Size:
     chars = len(text)
     size = chars if text.isascii() else len(text.encode())
     return items, size, chars, None, beginnings(text) if chars >= BLOCK else ()
@@ -406,6 +409,48 @@ def _tools_of(members: dict[str, bytes]) -> Collection[bytes]:
 
 def _size_of_messages(raw: bytes | memoryview | msgspec.Raw, tools: Collection[bytes]) -> Size:
     messages = decode(_MESSAGES, raw, "messages")
+    if len(messages) == 1 and not tools:
+        (message,) = messages
+        text = message.content
+        if isinstance(text, str) and not (
+            message.reasoning_content or message.tool_calls or message.function_call
+        ):  # as many a chat begins
+            return _size_of_text(text, 1)
+    texts = _texts_of_messages(messages)
+    if tools:
+        texts += [tool.decode() for tool in tools]
+    return size_of(texts, len(messages))
+
+
+def _size_of_large(body: bytes, start: int, stop: int, tools: Collection[bytes]) -> Size:
+    """Measure messages as `_size_of_messages` does, their long texts without reading them."""
+    from surgetank.wire.long_text import cut, has_stand_in  # noqa: PLC0415 - NumPy: only here
+
+    taken = cut(body, start, stop)
+    if taken is None:
+        return _size_of_messages(memoryview(body)[start:stop], tools)
+    rest, long = taken
+    messages = decode(_MESSAGES, rest, "messages")
+    texts = _texts_of_messages(messages)
+    texts += [tool.decode() for tool in tools]
+    size = chars = 0
+    begin = ""
+    for text in texts:
+        known = long.get(text)
+        if known is not None:
+            size += known.size
+            chars += known.chars
+        elif has_stand_in(text):  # arguments that are no string, sent on as they are written
+            return _size_of_messages(memoryview(body)[start:stop], tools)
+        else:
+            size += len(text) if text.isascii() else len(text.encode())
+            chars += len(text)
+        if len(begin) < MARKS[-1]:
+            begin += text if known is None else known.beginning(MARKS[-1])
+    return len(messages), size, chars, None, beginnings(begin)
+
+
+def _texts_of_messages(messages: list[_Message]) -> list[str]:
     if not messages:
         raise invalid("messages", "must hold at least one message")
     texts: list[str] = []
@@ -423,9 +468,7 @@ def _size_of_messages(raw: bytes | memoryview | msgspec.Raw, tools: Collection[b
                     texts += _texts_of(call.function)
         if message.function_call is not None:
             texts += _texts_of(message.function_call)
-    if tools:
-        texts += [tool.decode() for tool in tools]
-    return size_of(texts, len(messages))
+    return texts
 
 
 def _texts_of(call: _Function) -> list[str]:
