@@ -70,8 +70,17 @@ def test_what_cannot_be_attained_exits_with_1(log: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--attainment", "95"), "--attainment 95: must be between 0 and 1"),
+        (("--attainment", "95"), "--attainment 95: must be above 0 and below 1"),
+        (("--attainment", "1.0"), "--attainment 1: must be above 0 and below 1"),
+        (("--ttft", "0"), "--ttft 0: must be seconds, above 0"),
+        (("--ttft", "inf"), "--ttft inf: must be seconds, above 0"),
+        (("--price", "inf"), "--price inf"),
+        (("--price", "nan"), "--price nan"),
+        (("--wake", "inf"), "--wake inf"),
+        (("--wake", "-1"), "--wake -1"),
+        (("--html", "same", "--write", "same"), "name two files"),
         (("--cold-start", "soon"), "--cold-start soon"),
+        (("--cold-start", "=5"), "--cold-start =5"),
         (("--standby-cost", "2"), "--standby-cost 2"),
         (("--command", "vllm serve"), "{port}"),
         (("--prompt", "many"), "--prompt"),

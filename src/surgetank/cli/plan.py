@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # numpy loads slowly, and --help does not need it
     from surgetank.traffic.trace import Trace
 
 app = typer.Typer()
+_DAY = 86_400.0
 
 _EXAMPLE = (
     "surgetank plan access.log --engine h100-llama-3.1-8b-bf16-tp1 --ttft 0.8 --tpot 0.05"
@@ -60,10 +61,10 @@ def plan(
     ] = "stages",
     wake: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Standby to serving. [default: the profile's]"),
+        typer.Option(metavar="SECONDS", help="Standby to serving. [default: the profile's]"),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0, help="Of one replica for an hour, in any currency.")
+        float | None, typer.Option(help="Of one replica for an hour, in any currency.")
     ] = None,
     standby_cost: Annotated[
         float, typer.Option(help="Of a standby, as part of a replica's.")
@@ -121,6 +122,8 @@ def plan(
     for option, file in (("--html", html), ("--write", write)):
         if file is not None:
             refuse_output(option, file, [*logs, *([calendar] if calendar else [])])
+    if html is not None and write is not None and html.resolve() == write.resolve():
+        raise InputError(f"--html and --write {write}: name two files")
     if command is not None and "{port}" not in command:
         raise InputError(f"--command {command}: must have {{port}} where the port goes")
     arguments = LogArguments(
@@ -181,7 +184,9 @@ def _plan(
     engine: str,
 ) -> None:
     from surgetank.cli import plan_output  # noqa: PLC0415
+    from surgetank.config.text import is_name  # noqa: PLC0415
     from surgetank.engine.replica import prepare  # noqa: PLC0415
+    from surgetank.report import numbers  # noqa: PLC0415
     from surgetank.report.files import write_whole  # noqa: PLC0415
     from surgetank.studies.planning.configuration import configuration  # noqa: PLC0415
     from surgetank.studies.planning.plan import held_out, make_plan  # noqa: PLC0415
@@ -197,11 +202,19 @@ def _plan(
             )
         else:
             made = make_plan(trace, wish, prompt=lengths[0], output=lengths[1], progress=watch.told)
-    about = f"{trace.source.path}: {len(trace):,} requests, {trace.source.format}"
+    rows = numbers.plural(len(trace), "request")
+    about = f"{trace.source.path}: {rows}, {trace.source.format}"
     if write is not None:
-        by = f"Made by surgetank plan from {len(trace):,} requests, for {wish.profile.name}."
+        by = f"Made by surgetank plan from {rows}, for {wish.profile.name}."
         starts = command or _simulated(engine, made.model)
-        write_whole(write, configuration(made, wish, command=starts, made_by=by))
+        write_whole(write, configuration(made, wish, command=starts, made_by=by, is_name=is_name))
+        others = sum(not is_name(limit.name) for limit in made.thresholds.tenants)
+        if others:
+            print(
+                f"{write}: {others} tenants' names are none of the gateway's: "
+                "their quotas are comments there",
+                file=sys.stderr,
+            )
     if html is not None:
         write_whole(html, plan_output.html_page(made, wish, second, about))
     if as_json:
@@ -258,19 +271,29 @@ def _start(profile: EngineProfile, text: str, wake: float | None) -> ColdStart:
                 found = coldstart.whole(_positive(text))
             else:
                 found = coldstart.ColdStart(
-                    tuple(Stage(name.strip(), _positive(value), 0.2) for name, _, value in names)
+                    tuple(Stage(_word(name), _positive(value), 0.2) for name, _, value in names)
                 )
         except ValueError:
             raise InputError(
                 f"--cold-start {text}: must be seconds, as 60, or stages, as image=20,weights=40"
             ) from None
         start = replace(found, wake_s=profile.wake_s)
-    return start if wake is None else replace(start, wake_s=wake)
+    if wake is None:
+        return start
+    if not 0 <= wake < _DAY:
+        raise InputError(f"--wake {wake:g}: must be seconds, 0 or more and less than a day")
+    return replace(start, wake_s=wake)
+
+
+def _word(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text.strip()
 
 
 def _positive(text: str) -> float:
     value = float(text)
-    if not 0 <= value < 86_400:
+    if not 0 <= value < _DAY:
         raise ValueError(text)
     return value
 

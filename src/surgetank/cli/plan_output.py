@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import surgetank
 from surgetank.report import numbers, page, terminal
+from surgetank.report.charts import Axis, Chart, Series
 from surgetank.report.page import KeyFigure, Page, Section, Table, Text
 from surgetank.studies.planning.plan import Cost, Plan
 from surgetank.studies.planning.wish import Size, Trial, Wish
@@ -71,8 +72,10 @@ def show(
     out.print(_headline(plan, wish))
     if second is not None:
         out.print(_on_second(second))
-    out.print(terminal.table(("", "now"), _sizes(plan)))
-    out.print(terminal.table(_COST, _costs(plan)))
+    out.print(terminal.table(_SIZES, _sizes(plan)))
+    if plan.thresholds.tenants:
+        out.print(terminal.table(_QUOTAS, _quotas(plan)))
+    out.print(terminal.table(*_costs(plan)))
     out.print(terminal.table(_RATES, _rates(plan)))
     for reason in plan.reasons:
         out.print(f"- {terminal.clean(reason)}")
@@ -101,6 +104,9 @@ def _on_second(second: Trial) -> str:
     )
 
 
+_SIZES = ("", "planned")
+
+
 def _sizes(plan: Plan) -> list[tuple[str, str]]:
     limits = plan.thresholds
     return [
@@ -110,26 +116,43 @@ def _sizes(plan: Plan) -> list[tuple[str, str]]:
         ("lead time", numbers.seconds(plan.lead_s)),
         ("in flight, per replica", str(limits.max_in_flight)),
         ("queued, in all", str(limits.max_queued)),
-        ("planned load of a replica", numbers.percent(limits.utilisation)),
+        ("load at which it scales", numbers.percent(limits.utilisation)),
         ("tenants with quotas", str(len(limits.tenants))),
     ]
 
 
-_COST = ("", "replicas", "hours/day", "price/day", "attained")
+_QUOTAS = ("quota a minute", "requests", "tokens", "busiest", "its tokens")
 
 
-def _costs(plan: Plan) -> list[tuple[str, ...]]:
+def _quotas(plan: Plan) -> list[tuple[str, ...]]:
+    return [
+        (
+            terminal.clean(limit.name),
+            f"{limit.requests_per_minute:,}",
+            f"{limit.tokens_per_minute:,}",
+            f"{limit.busiest_requests:,}",
+            f"{limit.busiest_tokens:,}",
+        )
+        for limit in plan.thresholds.tenants
+    ]
+
+
+def _costs(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows, with a price if one is known."""
+
     def row(name: str, cost: Cost) -> tuple[str, ...]:
-        price = "" if cost.price_per_day is None else f"{cost.price_per_day:,.2f}"
+        price = () if cost.price_per_day is None else (f"{cost.price_per_day:,.2f}",)
         return (
             _NAMES[name],
+            numbers.percent(cost.attainment),
             f"{cost.replicas:.2f}",
             f"{cost.replica_hours_per_day:.1f}",
-            price,
-            numbers.percent(cost.attainment),
+            *price,
         )
 
-    return [row(name, cost) for name, cost in plan.cost.items()]
+    priced = plan.cost["plan"].price_per_day is not None
+    head = ("", "attained", "replicas", "hours/day", *(("price/day",) if priced else ()))
+    return head, [row(name, cost) for name, cost in plan.cost.items()]
 
 
 _RATES = ("per second", "mean", "P95 minute", "P99 minute", "P95 10 min", "P99 10 min")
@@ -167,12 +190,37 @@ def html_page(plan: Plan, wish: Wish, second: Trial | None, about: str) -> str:
     if second is not None:
         figures.append(KeyFigure("second half", numbers.percent(second.attainment), "held out"))
     told = Text((_headline(plan, wish),), "bad" if plan.cannot else "")
+    quotas = [Table(_QUOTAS, _quotas(plan))] if plan.thresholds.tenants else []
     sections = (
-        Section("The plan", (told, Table(("", "now"), _sizes(plan)))),
-        Section("What it costs", (Table(_COST, _costs(plan)),)),
-        Section("The traffic", (Table(_RATES, _rates(plan)),)),
+        Section("The plan", (told, Table(_SIZES, _sizes(plan)), *quotas)),
+        Section("What it costs", (Table(*_costs(plan)),)),
+        Section("The traffic", (_course(plan), Table(_RATES, _rates(plan)))),
         Section("Why", (Text(plan.reasons), *([Text(plan.notes, "warn")] if plan.notes else []))),
         Section("What was simulated", (Text(plan.parts),), f"{plan.trials} trials"),
     )
     foot = f"Made by surgetank {surgetank.__version__}. It asks no other host for anything."
     return page.html(Page("Capacity plan", about, tuple(figures), sections, foot))
+
+
+def _course(plan: Plan) -> Chart:
+    """Draw the replicas that the traffic keeps busy beside those that the plan has."""
+    course, size = plan.traffic.course, plan.size
+    x = [i * course.window_s for i in range(len(course.replicas))]
+    lines = [
+        Series("work", course.replicas, "area"),
+        Series("base", [size.base] * len(x), colour=1, dashed=True),
+    ]
+    if not size.fixed:
+        lines.append(Series("all replicas", [size.total] * len(x), colour=2, dashed=True))
+    most = max(course.replicas)
+    return Chart(
+        "work",
+        "Replicas that the log keeps busy",
+        x,
+        tuple(lines),
+        x_axis=Axis(kind="time"),
+        y_axis=Axis("replicas"),
+        wide=True,
+        note=f"In windows of {numbers.seconds(course.window_s)}, as if a replica were always full.",
+        says=f"At most {numbers.number(most)} of the plan's {size.total} replicas are busy.",
+    )

@@ -76,8 +76,13 @@ def check_key_variable(name: str | None, path: Path, source: Source) -> None:
         source.refuse(path, "must be the name of an environment variable, not the key itself")
 
 
+def is_name(name: str) -> bool:
+    """Tell whether a tenant may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str, path: Path, source: Source) -> None:
-    if _NAME.fullmatch(name) is None:
+    if not is_name(name):
         source.refuse(path, f"= {shown(name)}: {_NAME_TEXT}")
 
 

@@ -128,30 +128,31 @@ def make_plan(
     """Plan for a log. `prompt` and `output`: tokens of rows that state none. Raises InputError."""
     known, assumed = completed(trace, prompt, output, seed=wish.seed)
     load, pooled = one_pool(known, wish.profile.name)
-    load, too_long = that_fit(load, wish)
+    load, fit = that_fit(load, wish)
     one = replica_of(load, wish)
     analysis = trace.burstiness(capacity_delay=wish.lead)
     traffic = traffic_of(load, analysis, one, wish.lead)
+    growth = traffic.growth.factor
     peak = traffic.replicas_of_work["60"].most or wish.max_replicas
-    limits = thresholds(
-        load, wish, one, min(wish.max_replicas, ceil(peak / _UTILISATION)), _UTILISATION
-    )
+    most = min(wish.max_replicas, ceil(growth * peak / _UTILISATION))
+    limits = thresholds(load, wish, one, most, _UTILISATION, growth=growth)
     rng = np.random.default_rng(wish.seed)
-    chosen = grown(windows(load, wish.requests), traffic.growth, rng)
-    trials = Trials(chosen, wish, limits, progress=progress)
+    chosen = grown(windows(load, wish.requests), growth, rng)
+    trials = Trials(chosen, wish, limits, fit=fit, progress=progress)
     fixed = search.least_fixed(trials)
     found = search.minimal(trials, fixed)
-    stress = Trials(busier(chosen, _STRESS, rng), wish, limits, progress=progress)
-    best = search.choose(found, stress)
+    stress = Trials(busier(chosen, _STRESS, rng), wish, limits, fit=fit, progress=progress)
+    best = search.choose(found, stress, margin=growth == 1)
     cannot = None
     if best is None:
         trial = _most(trials)
-        best, cannot = (trial, stress.run(trial.size)), _cannot(load, wish, trial)
+        best, cannot = (trial, stress.run(trial.size)), _cannot(load, wish, trial, fit)
     trial, stressed = best
     less = {s: trials.run(s).kept for s in trial.size.smaller()}
     costs = _costs(trials, trial, fixed, traffic)
     beaten = traffic.unavoidable > 1 - wish.attainment
     made = trials.scenario(trial.size, chosen[0])
+    more = growth - 1
     return Plan(
         size=trial.size,
         lead_s=wish.lead,
@@ -164,13 +165,13 @@ def make_plan(
         reasons=reasons.tell(
             reasons.Facts(load, traffic, one, wish, limits, trial, stressed, fixed, less, analysis)
         ),
-        notes=(*assumed, *pooled, *too_long, *_beside(found, trial)),
+        notes=(*assumed, *pooled, *_too_long(fit, wish), *_beside(found, trial)),
         cost=costs,
         traffic=traffic,
         replica=one,
         parts=(
             *(_told(window, load) for window in chosen),
-            *([f"all with {traffic.growth - 1:.0%} more traffic"] if traffic.growth > 1 else []),
+            *([f"all with {more:.0%} more traffic"] if more else []),
         ),
         cannot=cannot,
         bursts_beat_starts=beaten,
@@ -202,36 +203,56 @@ def held_out(
     halves = [replace(known, batch=known.batch.take(s)) for s in (slice(cut), slice(cut, None))]
     plan = make_plan(halves[0], wish, prompt=prompt, output=output, progress=progress)
     load, _ = one_pool(halves[1], wish.profile.name)
-    load, _ = that_fit(load, wish)
-    return plan, check(plan, load, wish)
+    load, fit = that_fit(load, wish)
+    return plan, check(plan, load, wish, fit=fit)
 
 
 def check(
-    plan: Plan, load: Workload, wish: Wish, size: Size | None = None, *, growth: float = 1.0
+    plan: Plan,
+    load: Workload,
+    wish: Wish,
+    size: Size | None = None,
+    *,
+    growth: float = 1.0,
+    fit: float = 1.0,
 ) -> Trial:
-    """Simulate a plan, or another size with its limits, on other traffic, grown or as it is."""
+    """Simulate a plan, or another size with its limits, on other traffic, grown or as it is.
+
+    `fit`: part of that traffic's requests which the load holds, as `that_fit` says.
+    """
     rng = np.random.default_rng(wish.seed)
     parts = grown(windows(load, wish.requests), growth, rng)
-    return Trials(parts, wish, plan.thresholds).run(size or plan.size)
+    return Trials(parts, wish, plan.thresholds, fit=fit).run(size or plan.size)
 
 
-def that_fit(load: Workload, wish: Wish) -> tuple[Workload, tuple[str, ...]]:
-    """Leave out what no replica of this engine can hold: no number of them helps those."""
-    room = min(wish.profile.max_model_len, wish.profile.kv_tokens)
+def that_fit(load: Workload, wish: Wish) -> tuple[Workload, float]:
+    """Leave out what no replica of this engine can hold; the part that stays. Raises InputError.
+
+    No number of replicas helps those: they are not simulated, and count as misses.
+    """
+    room = _room(wish)
     fits = load.prompt + load.output <= room
-    if fits.all():
-        return load, ()
     if not fits.any():
         raise InputError(
             f"no request of the log fits the {room:,} tokens of {wish.profile.name}: "
             "choose another --engine"
         )
-    out = int((~fits).sum())
+    return (load if fits.all() else load.only(fits)), float(fits.mean())
+
+
+def _room(wish: Wish) -> int:
+    """Tokens of one request that a replica holds at most."""
+    return min(wish.profile.max_model_len, wish.profile.kv_tokens)
+
+
+def _too_long(fit: float, wish: Wish) -> tuple[str, ...]:
+    if fit == 1:
+        return ()
     note = (
-        f"{out:,} requests ({out / len(load):.1%}) are longer than the {room:,} tokens that one "
-        f"replica holds: they are left out, and would be refused"
+        f"{1 - fit:.2%} of the requests are longer than the {_room(wish):,} tokens that one replica"
+        " holds: they would be refused, and count as misses"
     )
-    return load.only(fits), (note,)
+    return (note,)
 
 
 def _most(trials: Trials) -> Trial:
@@ -241,8 +262,15 @@ def _most(trials: Trials) -> Trial:
     return min(near or trials.done.values(), key=lambda t: t.cost)
 
 
-def _cannot(load: Workload, wish: Wish, trial: Trial) -> Cannot:
+def _cannot(load: Workload, wish: Wish, trial: Trial, fit: float) -> Cannot:
     """Say why no fleet was found, with the bound that shows it if one does."""
+    if fit < wish.attainment:
+        return Cannot(
+            f"{wish.attainment:.1%} cannot be attained by any number of replicas: {1 - fit:.1%} of"
+            f" the requests are longer than the {_room(wish):,} tokens that one holds; an engine"
+            " with a longer context, or shorter prompts can",
+            fit,
+        )
     work = least_work(load, wish.profile, wish.ttft, wish.tpot)
     alone = float((work.prefill <= wish.ttft).mean())
     asked = f"{wish.attainment:.1%}"

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from surgetank.simulation.workload import Workload
+from surgetank.studies.planning.growth import Growth
 from surgetank.studies.planning.thresholds import Replica, Thresholds
 from surgetank.studies.planning.traffic import Traffic, work_of
 from surgetank.studies.planning.wish import Size, Trial, Wish
@@ -60,11 +61,7 @@ def _sizes(facts: Facts) -> Iterator[str]:
     ten = traffic.replicas_of_work["600"]
     if ten.p95 is not None and ten.p99 is not None:
         yield f"work per 10 minutes: P95 {ten.p95:.2f} replicas, P99 {ten.p99:.2f}"
-    if traffic.growth > 1:
-        yield (
-            f"the second half of the log peaks {traffic.growth - 1:.0%} above the first: the plan"
-            " is for as much more again, and minimal for that"
-        )
+    yield from _growth(traffic.growth)
     names = {"base": size.base, "elastic": size.elastic, "standby": size.standby}
     for smaller, attained in facts.less.items():
         pool = next(n for n in names if getattr(smaller, n) < names[n])
@@ -82,6 +79,32 @@ def _sizes(facts: Facts) -> Iterator[str]:
         f"with a tenth more traffic the plan attains {facts.stressed.attainment:.1%}: plan anew"
         " when the traffic has grown by as much"
     )
+
+
+def _growth(growth: Growth) -> Iterator[str]:
+    if growth.factor > 1 and growth.seen >= growth.ahead:
+        yield (
+            f"the second half of the log peaks {growth.seen - 1:.0%} above the first: the plan is"
+            f" for {growth.factor - 1:.0%} more traffic than the log, and minimal for that"
+        )
+    elif growth.factor > 1:
+        yield (
+            f"the log moves slowly: its {growth.windows} windows of {growth.window:g} s are worth"
+            f" {growth.independent:.1f} independent ones, and the next may come to"
+            f" {growth.ahead - 1:.0%} above its peak (95 % prediction limit): the plan is for"
+            f" {growth.factor - 1:.0%} more traffic than the log, and minimal for that"
+        )
+    if growth.unbounded:
+        yield (
+            f"this log cannot promise what comes after it: up to"
+            f" {max(growth.seen, growth.ahead):.1f} times its peak would be no surprise; plan from"
+            " a longer one"
+        )
+    elif growth.independent is None:
+        yield (
+            f"the log is too short to say what comes after it ({growth.windows} whole windows of"
+            f" {growth.window:g} s): the plan is for the log as it is"
+        )
 
 
 def _lead(facts: Facts) -> Iterator[str]:
@@ -146,10 +169,12 @@ def _limits(facts: Facts) -> Iterator[str]:
         f" within the queue timeout of {limits.queue_timeout:g} s, at {one.requests:.2f} requests/s"
         " each; what is behind that would wait in vain"
     )
+    more = facts.traffic.growth.factor
+    than = "its busiest minute" if more == 1 else f"{more:.2f} times its busiest minute"
     for limit in limits.tenants[:5]:
         yield (
             f"quota of {limit.name}: {limit.requests_per_minute:,} requests and"
-            f" {limit.tokens_per_minute:,} tokens a minute, half again its busiest minute"
+            f" {limit.tokens_per_minute:,} tokens a minute, half again {than}"
             f" ({limit.busiest_requests:,} and {limit.busiest_tokens:,})"
         )
     if len(limits.tenants) > 5:

@@ -3,8 +3,9 @@
 First the least fixed number, by halving. Then, for bases below it, fleets that grow: from a size
 that attains the objective one replica after the other is taken away, of whichever pool can spare
 one, until none can. So each of these is minimal; the cheapest of them that also bears a tenth more
-traffic is the answer, and where none does the one that bears it best. A fixed fleet wins a tie,
-since it has no part that can fail.
+traffic is the answer, and where none does the one that bears it best. Where growth is planned for
+already, the cheapest is: a margin is taken once. A fixed fleet wins a tie, since it has no part
+that can fail.
 
 Rule: whatever is returned was simulated, and so was every size with one replica less in one pool,
 none of which attains what was asked.
@@ -51,12 +52,17 @@ def minimal(trials: Trials, fixed: Trial | None) -> list[Trial]:
     return sorted(found.values(), key=lambda t: t.cost * (1 if t.size.fixed else 1 + _TIE))
 
 
-def choose(found: Sequence[Trial], stress: Trials) -> tuple[Trial, Trial] | None:
-    """The cheapest that bears more traffic as well, and how it did then; None: none was found."""
+def choose(
+    found: Sequence[Trial], stress: Trials, *, margin: bool = True
+) -> tuple[Trial, Trial] | None:
+    """The cheapest that bears more traffic as well, and how it did then; None: none was found.
+
+    Without `margin` the cheapest of all: the traffic has grown already.
+    """
     best: tuple[Trial, Trial] | None = None
     for trial in found:
         stressed = stress.run(trial.size)
-        if stressed.kept >= stress.wish.attainment:
+        if not margin or stressed.kept >= stress.wish.attainment:
             return trial, stressed
         if best is None or stressed.kept > best[1].kept:
             best = trial, stressed

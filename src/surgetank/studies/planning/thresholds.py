@@ -103,8 +103,10 @@ def replica_of(load: Workload, wish: Wish) -> Replica:
     return Replica(prompt, output, 1 / each)
 
 
-def thresholds(load: Workload, wish: Wish, one: Replica, replicas: int, rho: float) -> Thresholds:
-    """Set the limits for a fleet of at most so many replicas."""
+def thresholds(
+    load: Workload, wish: Wish, one: Replica, replicas: int, rho: float, *, growth: float = 1.0
+) -> Thresholds:
+    """Set the limits for a fleet of at most so many replicas, and for traffic that grows."""
     prefill = 1 / one.requests - float(load.output.mean()) / one.output_tokens
     stay = 2 * prefill + float(load.output.mean()) * wish.tpot / 2
     fits = max(
@@ -113,10 +115,10 @@ def thresholds(load: Workload, wish: Wish, one: Replica, replicas: int, rho: flo
     in_flight = max(_LEAST_IN_FLIGHT, ceil(_ROOM * stay * one.requests))
     in_flight = min(in_flight, wish.profile.max_num_seqs, max(_LEAST_IN_FLIGHT, fits))
     queued = max(_LEAST_QUEUE, ceil(one.requests * replicas * _QUEUE_TIMEOUT))
-    return Thresholds(in_flight, queued, _QUEUE_TIMEOUT, rho, tenant_limits(load, wish))
+    return Thresholds(in_flight, queued, _QUEUE_TIMEOUT, rho, tenant_limits(load, wish, growth))
 
 
-def tenant_limits(load: Workload, wish: Wish) -> tuple[TenantLimit, ...]:
+def tenant_limits(load: Workload, wish: Wish, growth: float) -> tuple[TenantLimit, ...]:
     """Quotas of the largest tenants; of none where the log names fewer than two."""
     if len(load.tenants) < 2:
         return ()
@@ -124,11 +126,13 @@ def tenant_limits(load: Workload, wish: Wish) -> tuple[TenantLimit, ...]:
     totals = np.bincount(load.tenant, weights=tokens, minlength=len(load.tenants))
     largest = np.argsort(-totals, kind="stable")[: wish.tenants_limited]
     return tuple(
-        _limit(load, code) for code in largest.tolist() if totals[code] > 0 and load.tenants[code]
+        _limit(load, code, growth)
+        for code in largest.tolist()
+        if totals[code] > 0 and load.tenants[code]
     )
 
 
-def _limit(load: Workload, code: int) -> TenantLimit:
+def _limit(load: Workload, code: int, growth: float) -> TenantLimit:
     rows = load.tenant == code
     minute = ((load.arrived[rows] - load.arrived[0]) // _MINUTE).astype(np.int64)
     requests = int(np.bincount(minute).max())
@@ -136,8 +140,8 @@ def _limit(load: Workload, code: int) -> TenantLimit:
     tokens = int(np.bincount(minute, weights=weights).max())
     return TenantLimit(
         load.tenants[code],
-        _rounded(_BEYOND_BUSIEST * requests),
-        _rounded(_BEYOND_BUSIEST * tokens),
+        _rounded(_BEYOND_BUSIEST * growth * requests),
+        _rounded(_BEYOND_BUSIEST * growth * tokens),
         requests,
         tokens,
     )

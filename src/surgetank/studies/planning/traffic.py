@@ -6,6 +6,7 @@ Rule: what a log does not say is drawn from what was assumed, and the plan says 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
@@ -14,18 +15,17 @@ from numpy.typing import NDArray
 from surgetank.errors import InputError
 from surgetank.simulation.bound import unavoidable
 from surgetank.simulation.workload import Workload, from_trace
+from surgetank.studies.planning.growth import Growth, growth
 from surgetank.studies.planning.thresholds import Replica
 from surgetank.traffic.analysis import Analysis
 from surgetank.traffic.tokencounts import TokenCounts
 from surgetank.traffic.trace import UNKNOWN, Counts, Trace
 
 _WINDOWS: Final = (60, 600)
-_DENSE: Final = 7200.0  # s: longer logs are looked at in windows of ten minutes
+_MINUTE: Final = 60.0
+_POINTS: Final = 300  # of a curve
 _DAY: Final = 86_400.0
 _MOST_DAYS: Final = 1000  # of a log: it is looked at in windows of ten seconds
-_GROWN: Final = 1.1  # a later peak that much above the earlier ones is growth, less is chance
-_MOST_GROWTH: Final = 2.0
-_PARTS: Final = 4  # windows in each half, at least: the peaks of fewer say nothing
 _AGENTS: Final = 0.5  # of the requests in sessions: then it is agents' traffic
 
 
@@ -50,12 +50,20 @@ class Agents:
 
 
 @dataclass(frozen=True, slots=True)
+class Course:
+    """Replicas' work in windows of `window_s`, from the log's begin on: at most 300 of them."""
+
+    window_s: float
+    replicas: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Of a log: rates by window (60 and 600 s) of requests, tokens and replicas' work.
 
     `burst_s`: how long a burst lasts, None without bursts; `unavoidable`: share of the requests
     that bursts bring before a start they cause can be ready; `period_s`: of pulses, if there are;
-    `growth`: how far the peaks of the second half are above those of the first, 1 for none.
+    `growth`: how far above the log's own peak the plan has to reach.
     """
 
     requests: int
@@ -64,10 +72,11 @@ class Traffic:
     prompt_tokens_per_s: dict[str, Rates]
     output_tokens_per_s: dict[str, Rates]
     replicas_of_work: dict[str, Rates]
+    course: Course
     burst_s: float | None
     period_s: float | None
     unavoidable: float
-    growth: float
+    growth: Growth
     agents: Agents | None
 
     def to_json(self) -> dict[str, Any]:
@@ -107,6 +116,8 @@ def one_pool(trace: Trace, name: str) -> tuple[Workload, tuple[str, ...]]:
         names = ", ".join(load.models[i] for i in used[:4])
         notes = (f"the log names {len(used)} models ({names}): planned as one pool of this engine",)
     chosen = load.models[int(used[0])] if len(used) == 1 else name
+    if not chosen.isprintable():  # a log's text; a configuration could not say it
+        chosen = name
     begin = float(load.arrived[0])  # a log's own clock may begin at any number
     days = (float(load.arrived[-1]) - begin) / _DAY
     if days > _MOST_DAYS:
@@ -143,6 +154,7 @@ def traffic_of(load: Workload, analysis: Analysis, one: Replica, lead: float) ->
         prompt_tokens_per_s=_rates(load, load.prompt.astype(float)),
         output_tokens_per_s=_rates(load, load.output.astype(float)),
         replicas_of_work=_rates(load, work),
+        course=_course(load, work),
         burst_s=analysis.burst_seconds,
         period_s=None if analysis.pulse is None else analysis.pulse.period_s,
         unavoidable=float(unavoidable(load, start=lead)),
@@ -159,18 +171,12 @@ def work_of(load: Workload, one: Replica) -> NDArray[np.float64]:
     return fresh / one.prompt_tokens + load.output / one.output_tokens
 
 
-def growth(load: Workload, work: NDArray[np.float64]) -> float:
-    """Peak work of the second half of a load over that of the first: what may come again."""
-    window = _WINDOWS[0] if load.span < _DENSE else _WINDOWS[1]
-    number = int(load.span // window)
-    if number < 2 * _PARTS:
-        return 1.0
+def _course(load: Workload, work: NDArray[np.float64]) -> Course:
+    minutes = max(1, ceil(load.span / _POINTS / _MINUTE))
+    window = _MINUTE * minutes
     index = ((load.arrived - load.arrived[0]) // window).astype(np.int64)
-    sums = np.bincount(index, weights=work, minlength=number)[:number]
-    first, second = float(sums[: number // 2].max()), float(sums[number // 2 :].max())
-    if first <= 0 or second < _GROWN * first:
-        return 1.0
-    return min(_MOST_GROWTH, second / first)
+    whole = max(1, int(load.span // window))
+    return Course(window, tuple((np.bincount(index, weights=work)[:whole] / window).tolist()))
 
 
 def _rates(load: Workload, amounts: NDArray[np.float64]) -> dict[str, Rates]:

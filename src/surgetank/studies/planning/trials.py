@@ -35,7 +35,10 @@ class _Seen:
 
 
 class Trials:
-    """Runs sizes, each once. `progress` hears of each."""
+    """Runs sizes, each once. `progress` hears of each.
+
+    `fit`: part of the requests that the windows are of; the others are misses of any size.
+    """
 
     def __init__(
         self,
@@ -43,11 +46,13 @@ class Trials:
         wish: Wish,
         limits: Thresholds,
         *,
+        fit: float = 1.0,
         progress: Told | None = None,
     ) -> None:
         self.wish = wish
         self.limits = limits
         self._windows = windows
+        self._fit = fit
         self._progress = progress
         self.done: dict[Size, Trial] = {}
 
@@ -145,11 +150,11 @@ class Trials:
         return Trial(
             size=size,
             requests=round(requests),
-            attainment=kept / requests if requests else 1.0,
+            attainment=self._fit * (kept / requests if requests else 1.0),
             cost=paid * 3600 / seconds,
             hours=hours,
             launches=sum(s.score.launches for s in seen),
             p95=largest.p95,
             p99=largest.p99,
-            busiest=at_peak / busy if busy else 1.0,
+            busiest=self._fit * (at_peak / busy if busy else 1.0),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from surgetank.engine.coldstart import ColdStart
@@ -38,14 +39,18 @@ class Wish:
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be."""
         if not 0 < self.attainment < 1:
-            raise InputError(f"--attainment {self.attainment:g}: must be between 0 and 1, as 0.95")
+            raise InputError(
+                f"--attainment {self.attainment:g}: must be above 0 and below 1, as 0.95"
+            )
         for name in ("ttft", "tpot"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"--{name} {getattr(self, name):g}: must be > 0 seconds")
+            if not 0 < getattr(self, name) < inf:
+                raise InputError(f"--{name} {getattr(self, name):g}: must be seconds, above 0")
         if not 0 <= self.standby_cost <= 1:
             raise InputError(
                 f"--standby-cost {self.standby_cost:g}: must be between 0 and 1 of a serving one"
             )
+        if self.price is not None and not 0 <= self.price < inf:
+            raise InputError(f"--price {self.price:g}: must be of an hour, 0 or more")
         if self.max_replicas < 1:
             raise InputError(f"--max-replicas {self.max_replicas}: must be >= 1")
 
